@@ -1,0 +1,91 @@
+"""Client of a node's agent: JSON-RPC 2.0, one JSON object a line, over the agent's unix socket. Standard library only.
+
+``AgentClient(socket).call("status")`` gives the result, raises ``policies.refusal.Refused`` when the agent refuses, and
+``AgentUnreachable`` when nobody answers. A call never waits without a limit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+from policies.refusal import Refused
+
+__all__ = ["AgentClient", "AgentUnreachable", "node_dir", "socket_path"]
+
+# A unix socket path is limited to 108 bytes with its NUL; a longer home falls back to a short runtime directory.
+MAX_SOCKET_PATH_BYTES = 100
+DEFAULT_TIMEOUT_S = 30.0
+
+
+class AgentUnreachable(Exception):
+    """No agent answers on this socket (not running, stopped in the middle, or too slow)."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(f"no agent answers on {path}: {why}")
+        self.path = path
+        self.why = why
+
+
+def node_dir(home: Path, node: str) -> Path:
+    return home / "nodes" / node
+
+
+def socket_path(home: Path, node: str) -> Path:
+    """Where the node's agent listens."""
+    wanted = node_dir(home, node) / "agent.sock"
+    if len(os.fsencode(wanted)) <= MAX_SOCKET_PATH_BYTES:
+        return wanted
+    import hashlib
+
+    runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or f"/tmp/cotenant-{os.getuid()}")
+    digest = hashlib.sha256(os.fsencode(wanted)).hexdigest()[:16]
+    return runtime / f"cotenant-{digest}.sock"
+
+
+class AgentClient:
+    """One connection a call: a call that was cut is never confused with the answer to another."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def call(self, method: str, /, _timeout_s: float = DEFAULT_TIMEOUT_S, **params: Any) -> Any:
+        """Ask the agent.
+
+        Args:
+            method: the verb (``docs/architecture.md`` lists them).
+            _timeout_s: longest wait for the answer, in seconds.
+            params: the verb's parameters, plain JSON values.
+
+        Raises:
+            Refused: the agent answered no, with reason and remedy.
+            AgentUnreachable: nobody answered in time.
+        """
+        request = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode() + b"\n"
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as conn:
+                conn.settimeout(min(5.0, _timeout_s))
+                conn.connect(str(self.path))
+                conn.sendall(request)
+                conn.settimeout(_timeout_s)
+                with conn.makefile("rb") as answers:
+                    line = answers.readline()
+        except (FileNotFoundError, ConnectionRefusedError) as error:
+            raise AgentUnreachable(self.path, "it is not running") from error
+        except TimeoutError as error:
+            raise AgentUnreachable(self.path, f"no answer to {method} within {_timeout_s:g} s") from error
+        except OSError as error:
+            raise AgentUnreachable(self.path, error.strerror or str(error)) from error
+        if not line.endswith(b"\n"):
+            raise AgentUnreachable(self.path, f"the agent went away during {method}")
+        answer = json.loads(line)
+        if "error" in answer:
+            error = answer["error"]
+            data = error.get("data")
+            if isinstance(data, dict) and "code" in data:
+                raise Refused.from_dict(data)
+            raise Refused("AGENT_ERROR", method, str(error.get("message")), "see the agent's log")
+        return answer["result"]

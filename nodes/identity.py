@@ -1,0 +1,77 @@
+"""Who a process is: pid, start ticks and boot id. A pid alone is nobody (it is used again)."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Liveness", "ProcessId", "boot_id", "identify", "liveness", "own_id"]
+
+PROC = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessId:
+    """``start_ticks`` is field 22 of /proc/PID/stat: clock ticks after boot, untouched by clock changes."""
+
+    pid: int
+    start_ticks: int
+    boot_id: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"pid": self.pid, "start_ticks": self.start_ticks, "boot_id": self.boot_id}
+
+    @classmethod
+    def from_dict(cls, raw: dict[str, Any]) -> ProcessId:
+        return cls(int(raw["pid"]), int(raw["start_ticks"]), str(raw["boot_id"]))
+
+
+Liveness = str  # "alive" | "gone" | "unknown"
+
+
+@lru_cache(maxsize=1)
+def boot_id() -> str:
+    return (PROC / "sys/kernel/random/boot_id").read_text().strip()
+
+
+def stat_fields(pid: int, proc: Path = PROC) -> list[str] | None:
+    """Fields of /proc/PID/stat from the state on (index 0 is field 3), or None when there is no such process.
+
+    The command name may hold spaces and brackets, so the line is split behind its last bracket.
+    """
+    try:
+        raw = (proc / str(pid) / "stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return raw[raw.rindex(b")") + 2 :].decode("ascii", "replace").split()
+
+
+def identify(pid: int) -> ProcessId | None:
+    """Identity of a live process; None when there is none or it is a zombie."""
+    fields = stat_fields(pid)
+    if fields is None or fields[0] in "ZX":
+        return None
+    return ProcessId(pid, int(fields[19]), boot_id())
+
+
+def liveness(who: ProcessId) -> Liveness:
+    """"gone" only where that is certain; what cannot be read is "unknown", and unknown is not gone."""
+    if who.boot_id != boot_id():
+        return "gone"
+    try:
+        fields = stat_fields(who.pid)
+    except OSError:
+        return "unknown"
+    if fields is None or fields[0] in "ZX" or int(fields[19]) != who.start_ticks:
+        return "gone"
+    return "alive"
+
+
+def own_id() -> ProcessId:
+    me = identify(os.getpid())
+    if me is None:
+        raise RuntimeError("cannot read this process's own identity under /proc")
+    return me

@@ -1,0 +1,85 @@
+"""Every timeline code, with its severity, what it says and what to do. ``docs/codes.md`` is made from this table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["CODES", "Code", "Severity"]
+
+Severity = Literal["info", "notice", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    name: str
+    severity: Severity
+    meaning: str
+    remedy: str = ""
+
+
+_TABLE = (
+    Code("AGENT_STARTED", "info", "the agent started"),
+    Code("AGENT_STOPPED", "info", "the agent stopped in order"),
+    Code("AGENT_ADOPTED", "notice", "a restarted agent took over an attempt that was running"),
+    Code("PROTECTION_CONFIG", "info", "a protection section came into force"),
+    Code("PROTECTION_CONFIG_ERROR", "error", "a protection section was refused; the one in force stays", "cotenant protection preview NODE FILE"),
+    Code("PROTECTION_ACTIVE", "info", "a rule became active"),
+    Code("PROTECTION_CLEARED", "info", "a rule is no longer active"),
+    Code("PROTECTION_PAUSE", "info", "fleet work was held"),
+    Code("PROTECTION_RESUME", "info", "held fleet work goes on"),
+    Code("PROTECTION_EVICT", "notice", "fleet work was stopped and requeued"),
+    Code("PROTECTION_PHASE_ON", "info", "a phase of the protected program began"),
+    Code("PROTECTION_PHASE_OFF", "info", "a phase of the protected program ended"),
+    Code("PROTECTION_SOURCE_OK", "info", "a source reads"),
+    Code("PROTECTION_SOURCE_UNREADABLE", "warning", "a source cannot be read: it counts as harm, its phase as on", "cotenant protection sources NODE"),
+    Code("PROTECTION_SOURCE_NEEDS_HELPER", "warning", "a source lies in a home that the agent's account cannot read", "cotenant session-helper"),
+    Code("PROTECTION_UNREADABLE", "warning", "a process could not be judged; it counts as protected for holding"),
+    Code("SOURCE_LOOKS_TIMED", "warning", "a source's lines come on a timer, not per unit of work", "count units of work instead, or --accept-timed-source for a demonstration"),
+    Code("MEMORY_SOFT", "notice", "memory is short: no fleet work is admitted"),
+    Code("MEMORY_HARD", "warning", "memory is very short: the largest fleet job is evicted"),
+    Code("MEMORY_CLEAR", "info", "memory is no longer short"),
+    Code("JOB_QUEUED", "info", "a job was queued"),
+    Code("JOB_WAITING", "info", "a job waits, with its reason"),
+    Code("JOB_ADMITTED", "info", "a job was admitted"),
+    Code("JOB_STARTED", "info", "an attempt's runner started"),
+    Code("JOB_ENDED", "info", "an attempt ended"),
+    Code("JOB_REQUEUED", "info", "a job waits for another attempt"),
+    Code("JOB_ADOPTED", "notice", "an attempt goes on under a restarted agent"),
+    Code("JOB_CANCELLED", "info", "a job was cancelled"),
+    Code("JOB_UNKILLABLE", "error", "a process survives SIGKILL; its memory still counts and admission is shut"),
+    Code("JOB_LAUNCHER_LOST", "warning", "an attempt's launcher died; what was left of the attempt was ended"),
+    Code("MODULE_ADDED", "info", "a module's bundle was added to the node"),
+    Code("MODULE_NOT_READY", "warning", "a module's doctor failed or its manifest is broken; its jobs wait", "cotenant module doctor MODULE"),
+    Code("RUN_STARTED", "info", "a harness run took the node's run lock"),
+    Code("RUN_RESUMED", "notice", "a harness run goes on after a crash"),
+    Code("RUN_REFERENCE", "info", "the reference rate was measured with the work held"),
+    Code("RUN_BLOCK", "info", "a block was measured"),
+    Code("RUN_BLOCK_LEFT_OUT", "notice", "a block was left out and is repeated"),
+    Code("RUN_BLOCK_CUT", "warning", "a block was cut short: its flow or the agent went away"),
+    Code("RUN_LOOK", "info", "the blocks so far were judged"),
+    Code("RUN_HOLD", "info", "the work under test is held (OFF)"),
+    Code("RUN_GRANT", "info", "the work under test may run (ON)"),
+    Code("RUN_RELEASED", "info", "hold and grant ended"),
+    Code("RUN_HOLDER_GONE", "warning", "the process that drives the run is gone; hold and grant ended"),
+    Code("RUN_ENDED", "info", "a harness run ended"),
+    Code("CERT_ISSUED", "info", "a certificate was kept"),
+    Code("CERT_REFUSED", "warning", "an offered certificate was not kept"),
+    Code("CERT_STALE", "warning", "a certificate no longer holds", "cotenant protection certificates NODE"),
+    Code("CERT_EXPIRED", "notice", "a certificate expired", "cotenant protection certificates NODE"),
+    Code("CERT_REVOKED", "warning", "certificates were revoked by a run that showed harm"),
+    Code("CERT_FORGED", "error", "a certificate's digest does not fit its fields; it is not used"),
+    Code("GPU_NOT_CERTIFIED", "notice", "device work waits: no valid certificate beside the protected program", "cotenant protection ab sweep NODE --rule RULE"),
+    Code("GPU_DUTY_START", "info", "the budget started beside the protected work"),
+    Code("GPU_DUTY_BASELINE", "info", "device work is held to measure the program without it"),
+    Code("GPU_DUTY_GROW", "info", "the budget grew by 0.05 after a clean minute"),
+    Code("GPU_DUTY_HALVE", "notice", "the program slowed to its target: the budget halved"),
+    Code("GPU_DUTY_TAKE_BACK", "warning", "the budget went to 0"),
+    Code("GPU_DUTY_CLAMP", "notice", "the budget fell to a lower certified ceiling"),
+    Code("GPU_DUTY_EXCEEDED", "warning", "a unit was busier than its duty for three samples"),
+    Code("GPU_DUTY_UNVERIFIED", "warning", "a unit's device time could not be read: held"),
+    Code("S16_GUARD", "error", "an action on a process outside the spawn registry was refused"),
+    Code("JOURNAL_LOST", "error", "entries could not be written (disk full?); protection goes on", "free some space under the node's home"),
+)
+
+CODES: dict[str, Code] = {code.name: code for code in _TABLE}
