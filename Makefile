@@ -1,0 +1,66 @@
+# Everything starts from a bare checkout with python3 >= 3.11: each target first makes .venv where it is missing or old.
+#   make demo    the main job on a sample protected program, in about five minutes
+#   make test    all tests
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+GROUPS := unit node flows faults mutants
+PYTEST ?= $(BIN)/python -m pytest -q
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo demo-full test test-unit lint bench lock clean $(GROUPS:%=test-%)
+
+help:
+	@echo "make setup      the environment in .venv (uv where it is on PATH, else pip), locked versions"
+	@echo "make demo       the main job on a sample protected program (about five minutes)"
+	@echo "make demo-full  the same, and once more with the work uncapped, side by side"
+	@echo "make test       all tests, in groups: $(GROUPS)"
+	@echo "make test-unit  one group (test-node, test-flows, ...)"
+	@echo "make lint       formatting, lint, types, import rules"
+	@echo "make bench      all benchmarks, into benchmarks/RESULTS.md"
+	@echo "make lock       requirements.lock anew (needs uv)"
+	@echo "make clean      remove .venv and caches"
+
+setup: $(READY)
+
+# Made again only when what is to be installed changes.
+$(READY): pyproject.toml requirements.lock scripts/setup.sh
+	@PYTHON="$(PYTHON)" bash scripts/setup.sh $(VENV)
+	@touch $@
+
+demo: $(READY)
+	$(BIN)/cotenant demo
+
+demo-full: $(READY)
+	$(BIN)/cotenant demo --full
+
+# Every group runs, also after one that failed; the whole fails if one did.
+test: $(READY)
+	@failed=""; for group in $(GROUPS); do \
+	  if [ -z "$$(find tests/$$group -name 'test_*.py' 2>/dev/null | head -n 1)" ]; then \
+	    echo "== tests/$$group: no tests yet"; continue; fi; \
+	  echo "== tests/$$group"; $(PYTEST) tests/$$group || failed="$$failed $$group"; \
+	done; \
+	if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
+
+$(GROUPS:%=test-%): test-%: $(READY)
+	$(PYTEST) tests/$*
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks
+
+lock:
+	@command -v uv >/dev/null || { echo "make lock needs uv on PATH (https://docs.astral.sh/uv/)" >&2; exit 2; }
+	uv pip compile pyproject.toml --universal --python-version 3.11 --extra test --no-header --no-annotate -o requirements.lock
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

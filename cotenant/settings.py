@@ -1,0 +1,137 @@
+"""What an operator may set: where things are, and every limit of the command line and of `cotenant up`.
+
+Each field is read from the environment as ``COTENANT_`` and its name in capitals (``COTENANT_HOME``,
+``COTENANT_STORE_URL``, ``COTENANT_NODE``, …). Units stand in the names.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from policies.refusal import Refused
+
+__all__ = ["ENV_PREFIX", "SYSTEM_HOME", "Settings", "default_home"]
+
+ENV_PREFIX = "COTENANT_"
+SYSTEM_HOME = Path("/var/lib/cotenant")
+
+
+def default_home(*, system_service: bool = False) -> Path:
+    """The user's data directory on this platform, or the system's for a system service."""
+    if system_service:
+        return SYSTEM_HOME
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("cotenant", appauthor=False))
+
+
+class Settings(BaseModel):
+    """Typed settings. ``Settings.from_env()`` reads them, a command line option overrides."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    home: Path = Field(
+        default_factory=default_home,
+        description="folder of nodes, store, reports and the embedded Prefect server; by default the user's data folder",
+    )
+    system_service: bool = Field(
+        default=False,
+        description=f"run as a system service: the default home is then {SYSTEM_HOME}, as a service account has no home",
+    )
+    node: str = Field(
+        default="local",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$",
+        description="name of this machine's node where none is given; it names folders and a work queue, hence the pattern",
+    )
+    store_url: str | None = Field(
+        default=None, description="SQLAlchemy URL of the store; by default store.sqlite in the home"
+    )
+    prefect_api_url: str = Field(
+        default="http://127.0.0.1:4200/api",
+        description="the Prefect server's API; the one that `cotenant up` starts listens on loopback at this port",
+    )
+
+    server_start_s: float = Field(
+        default=180.0, gt=0, description="seconds a Prefect server may take to answer; its first start makes a database"
+    )
+    agent_start_s: float = Field(
+        default=60.0, gt=0, description="seconds an agent may take to answer; it opens its journal and adopts attempts"
+    )
+    worker_start_s: float = Field(
+        default=120.0, gt=0, description="seconds a worker may take to start; importing Prefect takes some on a busy machine"
+    )
+    stop_s: float = Field(
+        default=40.0, gt=0, description="seconds a piece has to end after SIGTERM before SIGKILL; runners get their grace in it"
+    )
+    restart_base_s: float = Field(default=1.0, gt=0, description="seconds before a piece that died is started again")
+    restart_max_s: float = Field(
+        default=60.0, gt=0, description="longest such wait: it doubles with each death, so that a broken piece burns no core"
+    )
+    steady_s: float = Field(
+        default=120.0, gt=0, description="seconds a piece must have lived for its next death to count as the first again"
+    )
+    supervise_every_s: float = Field(
+        default=1.0, gt=0, description="seconds between looks at the pieces: a death is seen and said within it"
+    )
+    watch_every_s: float = Field(
+        default=2.0, gt=0, description="seconds between questions to the agent while a run is watched; the agent ticks at 2 s"
+    )
+    flow_start_s: float = Field(
+        default=180.0, gt=0, description="seconds a submitted run may take to reach the agent before a watcher says so"
+    )
+
+    @field_validator("home")
+    @classmethod
+    def _absolute(cls, home: Path) -> Path:
+        return Path(os.path.abspath(home.expanduser()))
+
+    @field_validator("prefect_api_url")
+    @classmethod
+    def _api(cls, url: str) -> str:
+        if not url.startswith(("http://", "https://")):
+            raise ValueError("is no http:// or https:// address")
+        return url.rstrip("/")
+
+    @property
+    def store(self) -> str:
+        """SQLAlchemy URL of the store in use."""
+        return self.store_url or f"sqlite:///{self.home / 'store.sqlite'}"
+
+    @property
+    def reports(self) -> Path:
+        return self.home / "reports"
+
+    @property
+    def logs(self) -> Path:
+        return self.home / "logs"
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None, **overrides: object) -> Settings:
+        """Settings from the environment; an override that is None does not count.
+
+        Raises:
+            Refused: a value that cannot be used, by its variable's name.
+        """
+        environ = os.environ if environ is None else environ
+        values: dict[str, object] = {
+            name: environ[key] for name in cls.model_fields if (key := ENV_PREFIX + name.upper()) in environ
+        }
+        values.update({name: value for name, value in overrides.items() if value is not None})
+        try:
+            found = cls.model_validate(values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = str(first["loc"][0])
+            raise Refused(
+                "SETTINGS_BAD",
+                f"{ENV_PREFIX}{name.upper()}={first['input']}",
+                str(first["msg"]).removeprefix("Value error, "),
+                f"set it right or leave it out: {cls.model_fields[name].description}",
+            ) from error
+        if found.system_service and "home" not in values:
+            return found.model_copy(update={"home": SYSTEM_HOME})
+        return found
