@@ -1,0 +1,506 @@
+"""Verdicts from paired ON/OFF blocks: the order-adjusted sequential design, and the plain t analysis beside it.
+
+Source: ``harness-statistics.md``, section 1 (the design, "final"), "As a function", and section 5 (planning, how many more).
+With d = ln(on / off) and o = +1 when ON ran first, -1 when OFF did, each look fits d = mu + b*o by least squares; mu is the
+effect of the work, b that of the order (drift). The interval's width is widened for the number of looks, so that it is valid
+at every look, and no verdict is computed at any other number of blocks.
+
+``python -m policies.statistics`` reads ``{"blocks": [[order, on_rate, off_rate], ...], "margin", "n_max", "first_look"}`` on
+standard input and prints the decision as one JSON object; bad input is exit status 2 with the reason on standard error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, TypeGuard
+
+from scipy import special
+
+__all__ = [
+    "Analysis",
+    "Block",
+    "Decision",
+    "Fit",
+    "Look",
+    "Refusal",
+    "Verdict",
+    "analyse",
+    "chi2_quantile",
+    "decide",
+    "fit",
+    "likely_done_by",
+    "log_ratios",
+    "look_p",
+    "t_quantile",
+    "two_sided_t_power",
+]
+
+Block = Sequence[str | float]
+"""``(order, on_rate, off_rate)``: order "on_first" or "off_first", rates in events per second."""
+
+Verdict = Literal["no slowdown shown", "slowdown", "inconclusive", "refused"]
+
+PASS: Verdict = "no slowdown shown"
+SLOWDOWN: Verdict = "slowdown"
+INCONCLUSIVE: Verdict = "inconclusive"
+REFUSED: Verdict = "refused"
+
+LOOK_STEP = 4
+SMALLEST_LOOK = 8
+# One-sided error of each look by the largest number of blocks (rule 6), simulated over all noise models.
+LOOK_P: tuple[tuple[int, float], ...] = (
+    (8, 0.0439),
+    (12, 0.0278),
+    (16, 0.0210),
+    (20, 0.0175),
+    (24, 0.0154),
+    (28, 0.0138),
+    (32, 0.0128),
+    (36, 0.0119),
+    (40, 0.0110),
+    (48, 0.0099),
+    (60, 0.0088),
+    (80, 0.0077),
+    (100, 0.0069),
+    (120, 0.0064),
+    (160, 0.0057),
+    (200, 0.0052),
+)
+K50_LIMIT = 400  # "how many more" looks no further than this many blocks
+K80_LIMIT = 160
+Z80 = 0.84  # 80 % normal quantile, as the planning formulas have it
+ANALYSE_MORE_LIMIT = 1000
+# Two logarithms of the same ratio may differ in the last place: a tie within this is a tie.
+TIE = 1e-12
+# No real program repeats its rate to a billionth: residuals this small come from quantised counts.
+ZERO_SD = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Least squares of d = mu + b*o over n blocks; ``s`` is the residual sd (n-2 df), ``se`` that of mu, ``se_b`` of b."""
+
+    n: int
+    mu: float
+    b: float
+    s: float
+    se: float
+    se_b: float
+    residuals: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look saw. R and its bounds are ratios; b, s and se are in units of ln(on / off).
+
+    All but ``n``, ``verdict`` and ``c`` are None where the blocks so far have one order only, which no fit can judge.
+    """
+
+    n: int
+    verdict: Verdict
+    R: float | None
+    lo: float | None
+    hi: float | None
+    b: float | None
+    se_b: float | None
+    s: float | None
+    se: float | None
+    c: float
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a run was refused at its first look, and what it would take.
+
+    ``s``: residual sd seen; ``s_limit``: the largest that is not refused; ``margin_needed``: the margin this run could reach at
+    a favourable sd; ``n_max_needed``: the blocks that could reach the margin asked (None: more than 200).
+    """
+
+    s: float
+    s_limit: float
+    margin_needed: float
+    n_max_needed: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The verdict of ``decide``. ``n`` is the look it comes from, or the number of usable blocks before any look.
+
+    ``more_blocks`` = k50 - n, only where inconclusive. ``k50`` and ``k80`` are total numbers of blocks at which a run whose
+    mean and sd stay would be decided with a chance of about 50 and 80 % (None: none within 400 and 160).
+    ``usable`` and ``void`` count the blocks given; ``collapse`` says that a window with the work on saw no progress.
+    """
+
+    verdict: Verdict
+    R: float | None
+    lo: float | None
+    hi: float | None
+    n: int
+    more_blocks: int | None
+    margin: float
+    n_max: int
+    first_look: int
+    p: float
+    b: float | None = None
+    se_b: float | None = None
+    s: float | None = None
+    se: float | None = None
+    c: float | None = None
+    k50: int | None = None
+    k80: int | None = None
+    looks: tuple[Look, ...] = ()
+    refusal: Refusal | None = None
+    zero_variance: bool = False
+    collapse: bool = False
+    usable: int = 0
+    void: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON shape. A bound beyond what a float holds is None."""
+        return _finite(dataclasses.asdict(self))  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """Plain 90 % t over all blocks, for A/A runs and comparison. Valid only where n was fixed before the run."""
+
+    verdict: Verdict
+    R: float | None
+    lo: float | None
+    hi: float | None
+    n: int
+    more_blocks: int | None
+    s: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return _finite(dataclasses.asdict(self))  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=65536)
+def t_quantile(df: int, upper_p: float) -> float:
+    """Student-t value with ``df`` degrees of freedom that is exceeded with chance ``upper_p``."""
+    return float(special.stdtrit(df, 1.0 - upper_p))
+
+
+@lru_cache(maxsize=1024)
+def chi2_quantile(df: int, lower_p: float) -> float:
+    """Chi-square value with ``df`` degrees of freedom that is not exceeded with chance ``lower_p``."""
+    return float(special.chdtri(df, 1.0 - lower_p))
+
+
+def two_sided_t_power(df: int, noncentrality: float, level: float) -> float:
+    """Chance that a two-sided t test at ``level`` alarms when its statistic has this noncentrality."""
+    critical = t_quantile(df, level / 2.0)
+    above = 1.0 - float(special.nctdtr(df, noncentrality, critical))
+    below = float(special.nctdtr(df, noncentrality, -critical))
+    return min(1.0, above + below)
+
+
+def look_p(n_max: int) -> float:
+    """One-sided error of each look for a run of at most ``n_max`` blocks; an unlisted number takes the next larger row."""
+    for rows_n, p in LOOK_P:
+        if n_max <= rows_n:
+            return p
+    raise ValueError(f"n_max {n_max}: a run has at most {LOOK_P[-1][0]} blocks")
+
+
+def log_ratios(blocks: Sequence[Block]) -> tuple[list[float], list[float], int, bool]:
+    """``(d, o, void, collapse)`` of checked blocks.
+
+    Void: no OFF progress. Collapse: a block with ON rate 0 beside OFF progress; it has no logarithm and is in neither list.
+
+    Raises:
+        ValueError: a block of another shape, an unknown order, a rate that is no finite number >= 0; names the block.
+    """
+    d: list[float] = []
+    o: list[float] = []
+    void = 0
+    collapse = False
+    for i, block in enumerate(blocks):
+        try:
+            order, on, off = block
+        except (TypeError, ValueError):
+            raise ValueError(f"block {i}: is {block!r}, must be [order, on_rate, off_rate]") from None
+        if order == "on_first":
+            sign = 1.0
+        elif order == "off_first":
+            sign = -1.0
+        else:
+            raise ValueError(f"block {i}: order {order!r} is unknown, must be 'on_first' or 'off_first'")
+        on_rate, off_rate = _rate(i, "on", on), _rate(i, "off", off)
+        if off_rate == 0.0:
+            void += 1
+        elif on_rate == 0.0:
+            collapse = True
+        else:
+            d.append(math.log(on_rate) - math.log(off_rate))
+            o.append(sign)
+    return d, o, void, collapse
+
+
+def fit(d: Sequence[float], o: Sequence[float]) -> Fit | None:
+    """Fit d = mu + b*o (rule 5); None where all orders are the same, so that mu and b cannot be told apart."""
+    n = len(d)
+    o_mean = math.fsum(o) / n
+    # o is +1 or -1: sum (o - mean)^2 = n - n*mean^2, exact in floats for these n
+    sxx = n - n * o_mean * o_mean
+    if n < 3 or sxx <= 0.0:
+        return None
+    d_mean = math.fsum(d) / n
+    b = math.fsum([(oi - o_mean) * (di - d_mean) for oi, di in zip(o, d, strict=True)]) / sxx
+    mu = d_mean - b * o_mean
+    residuals = tuple([di - mu - b * oi for oi, di in zip(o, d, strict=True)])
+    s = math.sqrt(math.fsum([e * e for e in residuals]) / (n - 2))
+    return Fit(n, mu, b, s, s * math.sqrt(1.0 / n + o_mean * o_mean / sxx), s / math.sqrt(sxx), residuals)
+
+
+def decide(blocks: Sequence[Block], margin: float = 0.02, n_max: int = 40, first_look: int = SMALLEST_LOOK) -> Decision:
+    """The design "final" as a function of all blocks so far, in the order in which they ran.
+
+    Looks come at ``first_look``, +4, ... up to ``n_max`` usable blocks (n_max is rounded down to a multiple of 4); the first that
+    decides is final, whatever follows. An ON rate of 0 beside OFF progress is "slowdown" before any look. Blocks without OFF
+    progress are void.
+
+    Args:
+        blocks: ``(order, on_rate, off_rate)`` each, rates in events per second.
+        margin: the slowdown that counts, a fraction in [0, 1).
+        n_max: the most blocks the run may have, 8 to 200.
+        first_look: a multiple of 4, 8 to n_max.
+
+    Raises:
+        ValueError: naming the argument or the block, and what is wrong with it.
+    """
+    floor = _log_floor(margin)
+    n_max, first_look = _check_looks(n_max, first_look)
+    d, o, void, collapse = log_ratios(blocks)
+    p = look_p(n_max)
+    if collapse:
+        return Decision(
+            SLOWDOWN,
+            None,
+            None,
+            None,
+            len(d),
+            None,
+            margin,
+            n_max,
+            first_look,
+            p,
+            collapse=True,
+            usable=len(d),
+            void=void,
+        )
+    looks: list[Look] = []
+    refusal: Refusal | None = None
+    mu = 0.0
+    for n in range(first_look, min(n_max, len(d)) + 1, LOOK_STEP):
+        c = t_quantile(n - 2, p)
+        f = fit(d[:n], o[:n])
+        if f is None:
+            looks.append(Look(n, INCONCLUSIVE, None, None, None, None, None, None, None, c))
+            continue
+        mu, verdict = f.mu, _verdict(f.mu, c * f.se, floor)
+        if verdict == INCONCLUSIVE and n == first_look and n < n_max:
+            refusal = _refusal(f.s, n - 2, n_max, p, floor)
+            verdict = REFUSED if refusal else INCONCLUSIVE
+        bounds = _exp(f.mu), _exp(f.mu - c * f.se), _exp(f.mu + c * f.se)
+        looks.append(Look(n, verdict, *bounds, f.b, f.se_b, f.s, f.se, c))
+        if verdict != INCONCLUSIVE:
+            break
+    if not looks:
+        return Decision(
+            INCONCLUSIVE, None, None, None, len(d), None, margin, n_max, first_look, p, usable=len(d), void=void
+        )
+    last = looks[-1]
+    k50 = k80 = None
+    if last.verdict == INCONCLUSIVE and last.s is not None:
+        k50, k80 = _how_many(last.n, mu, last.s, p, floor)
+    return Decision(
+        verdict=last.verdict,
+        R=last.R,
+        lo=last.lo,
+        hi=last.hi,
+        n=last.n,
+        more_blocks=k50 - last.n if k50 is not None else None,
+        margin=margin,
+        n_max=n_max,
+        first_look=first_look,
+        p=p,
+        b=last.b,
+        se_b=last.se_b,
+        s=last.s,
+        se=last.se,
+        c=last.c,
+        k50=k50,
+        k80=k80,
+        looks=tuple(looks),
+        refusal=refusal,
+        zero_variance=last.s is not None and last.s < ZERO_SD,
+        usable=len(d),
+        void=void,
+    )
+
+
+def analyse(blocks: Sequence[Block], margin: float = 0.02) -> Analysis:
+    """Plain two-sided 90 % t interval of mean ln(on / off) over all usable blocks; orders play no part.
+
+    ``more_blocks``: the smallest number of further blocks (at most 1000) at which the interval would decide if mean and sd
+    stayed. Raises ValueError as ``decide`` does.
+    """
+    floor = _log_floor(margin)
+    d, _, _, collapse = log_ratios(blocks)
+    n = len(d)
+    if collapse:
+        return Analysis(SLOWDOWN, None, None, None, n, None)
+    if n < 2:
+        return Analysis(INCONCLUSIVE, _exp(d[0]) if d else None, None, None, n, None)
+    mu = math.fsum(d) / n
+    s = math.sqrt(math.fsum([(x - mu) ** 2 for x in d]) / (n - 1))
+    half = t_quantile(n - 1, 0.05) * s / math.sqrt(n)
+    verdict = _verdict(mu, half, floor)
+    more = None
+    if verdict == INCONCLUSIVE:
+        gap = mu - floor if mu > floor else -mu
+        more = next(
+            (
+                total - n
+                for total in range(n + 1, n + ANALYSE_MORE_LIMIT + 1)
+                if t_quantile(total - 1, 0.05) * s <= gap * math.sqrt(total)
+            ),
+            None,
+        )
+    return Analysis(verdict, _exp(mu), _exp(mu - half), _exp(mu + half), n, more, s)
+
+
+def likely_done_by(s: float, df: int, n: int, margin: float, n_max: int, first_look: int = SMALLEST_LOOK) -> int | None:
+    """The look at which a run without harm has likely passed, from an early sd (section 5); None: not within ``n_max``.
+
+    Uses the 80 % upper limit of the sd, since the raw one is too small half of the time. After block 4 ``s`` is the plain
+    sd of d (3 df), after look 8 the residual sd (6 df). Text for people only: no verdict comes from it.
+    """
+    floor = _log_floor(margin)
+    n_max, first_look = _check_looks(n_max, first_look)
+    p = look_p(n_max)
+    upper_s = s * round(math.sqrt(df / chi2_quantile(df, 0.20)), 3)
+    for total in range(first_look, n_max + 1, LOOK_STEP):
+        if total > n and (t_quantile(total - 2, p) + Z80) * upper_s <= -floor * math.sqrt(total):
+            return total
+    return None
+
+
+def _verdict(mu: float, half: float, floor: float) -> Verdict:
+    """Rule 7, in its order, on the logarithmic scale."""
+    if mu - half >= floor - TIE:
+        return PASS
+    if mu + half < -TIE and mu < floor - TIE:
+        return SLOWDOWN
+    return INCONCLUSIVE
+
+
+def _refusal(s: float, df: int, n_max: int, p: float, floor: float) -> Refusal | None:
+    """Rule 10: refuse when even a favourable sd (its 90 % lower limit) cannot reach the margin at R = 1."""
+    favourable = math.sqrt(df / round(chi2_quantile(df, 0.90), 3))
+
+    def reach(blocks: int, look: float) -> float:
+        return t_quantile(blocks - 2, look) * favourable / math.sqrt(blocks)
+
+    if s * reach(n_max, p) <= -floor:
+        return None
+    longer = range(n_max + LOOK_STEP, LOOK_P[-1][0] + 1, LOOK_STEP)
+    needed = next((n for n in longer if s * reach(n, look_p(n)) <= -floor), None)
+    return Refusal(s, -floor / reach(n_max, p), -math.expm1(-s * reach(n_max, p)), needed)
+
+
+def _how_many(n: int, mu: float, s: float, p: float, floor: float) -> tuple[int | None, int | None]:
+    """Section 5: total blocks (k50, k80) that would decide if mean and sd stay."""
+    gap = mu - floor if mu > floor else -mu
+    k50 = k80 = None
+    for total in range(n + LOOK_STEP, K50_LIMIT + 1, LOOK_STEP):
+        width = t_quantile(total - 2, p) * s / math.sqrt(total)
+        if k50 is None and width <= gap:
+            k50 = total
+        if total <= K80_LIMIT and width + Z80 * s * math.sqrt((total - n) / (total * n)) <= gap:
+            k80 = total
+        if k80 is not None or (k50 is not None and total >= K80_LIMIT):
+            break
+    return k50, k80
+
+
+def _check_looks(n_max: int, first_look: int) -> tuple[int, int]:
+    for name, value in (("n_max", n_max), ("first_look", first_look)):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError(f"{name} {value!r}: must be a whole number of blocks")
+    if not SMALLEST_LOOK <= n_max <= LOOK_P[-1][0]:
+        raise ValueError(f"n_max {n_max}: must be {SMALLEST_LOOK} to {LOOK_P[-1][0]} blocks")
+    n_max -= n_max % LOOK_STEP
+    if first_look % LOOK_STEP or not SMALLEST_LOOK <= first_look <= n_max:
+        raise ValueError(
+            f"first_look {first_look}: must be a multiple of {LOOK_STEP} from {SMALLEST_LOOK} to n_max ({n_max})"
+        )
+    return n_max, first_look
+
+
+def _number(value: object) -> TypeGuard[float]:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond what a float holds
+        return False
+
+
+def _rate(i: int, arm: str, value: object) -> float:
+    if not _number(value) or value < 0:
+        raise ValueError(f"block {i}: {arm}_rate {value!r} must be a finite number of events per second, at least 0")
+    return float(value)
+
+
+def _log_floor(margin: float) -> float:
+    """ln(1 - margin)."""
+    if not _number(margin) or not 0.0 <= margin < 1.0:
+        raise ValueError(f"margin {margin!r}: must be a fraction, 0 <= margin < 1 (0.02 is 2 %)")
+    return math.log1p(-margin)
+
+
+def _exp(x: float) -> float:
+    try:
+        return math.exp(x)
+    except OverflowError:
+        return math.inf
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def main(text: bytes) -> tuple[int, str]:
+    """Exit status and the text to print for one JSON request."""
+    try:
+        request = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return 2, f"standard input is no JSON: {error}"
+    if not isinstance(request, dict) or not isinstance(request.get("blocks"), list):
+        return 2, 'must be an object {"blocks": [[order, on_rate, off_rate], ...], "margin", "n_max", "first_look"}'
+    unknown = sorted(set(request) - {"blocks", "margin", "n_max", "first_look"})
+    if unknown:
+        return 2, f"unknown key {unknown[0]!r}: known are blocks, margin, n_max, first_look"
+    try:
+        return 0, json.dumps(decide(**request).as_dict(), allow_nan=False)
+    except ValueError as error:
+        return 2, str(error)
+
+
+if __name__ == "__main__":
+    status, answer = main(sys.stdin.buffer.read())
+    print(answer, file=sys.stderr if status else sys.stdout)
+    sys.exit(status)
