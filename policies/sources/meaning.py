@@ -1,0 +1,340 @@
+"""What one record of a source says: an event, a counter's value, a phase, or nothing.
+
+A record is read once and never kept. What a program reports of its own speed (a ``throughput`` field) is never used:
+a rate is our count over our clock.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal, Protocol
+
+from pydantic_core import from_json
+
+__all__ = [
+    "Counter",
+    "EventPhaseMeaning",
+    "FieldPhaseMeaning",
+    "JsonlProgressMeaning",
+    "LogProgressMeaning",
+    "PhaseChange",
+    "PhaseMeaning",
+    "PhaseState",
+    "ProgressEvent",
+    "ProgressMeaning",
+    "Skipped",
+    "at_path",
+    "line_time_s",
+    "stamp_s",
+]
+
+PhaseState = Literal["on", "off", "soon"]
+
+# A log line is matched only up to here: a pattern that backtracks must not hold up the agent on one absurd line.
+MAX_MATCHED_CHARS = 16 * 1024
+# Keys under which programs commonly stamp their lines; used for the latency that is shown, never for a rate.
+_STAMP_KEYS = ("time", "ts", "timestamp", "at", "t")
+
+_decode = json.JSONDecoder().decode
+_MISSING = object()
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressEvent:
+    """One step was done; ``time_s`` is the line's own stamp (seconds, any origin) where ``time_key`` names one."""
+
+    time_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """A cumulative counter stood at ``value``."""
+
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseChange:
+    """A line says that the phase is in ``state``; ``time_s`` is the line's own wall time, where it has one."""
+
+    state: PhaseState
+    time_s: float | None = None
+
+
+@dataclass(slots=True)
+class Skipped:
+    """Records that said nothing because they could not be read, by reason."""
+
+    no_utf8: int = 0
+    no_json: int = 0
+    no_object: int = 0
+    no_number: int = 0
+    no_time: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.no_utf8 + self.no_json + self.no_object + self.no_number
+
+    def as_dict(self) -> dict[str, int]:
+        names = ("no_utf8", "no_json", "no_object", "no_number", "no_time")
+        return {name: count for name in names if (count := getattr(self, name))}
+
+
+class ProgressMeaning(Protocol):
+    """Reads records of a progress source. ``counts``: what a record adds (an event each, or a counter)."""
+
+    counts: Literal["events", "counter"]
+    skipped: Skipped
+
+    def read(self, record: bytes) -> ProgressEvent | Counter | None: ...
+
+    def read_all(self, records: Sequence[bytes]) -> list[ProgressEvent | Counter]: ...
+
+
+class PhaseMeaning(Protocol):
+    """Reads records of a phase source."""
+
+    skipped: Skipped
+
+    def read(self, record: bytes) -> PhaseChange | None: ...
+
+
+def at_path(obj: dict[str, Any], path: str) -> Any:
+    """The value at a dotted path, or a private marker when there is none.
+
+    A key that itself holds dots is found too; the longer literal key wins over the way through nested objects.
+    """
+    if path in obj:
+        return obj[path]
+    for cut in range(len(path) - 1, 0, -1):
+        if path[cut] == ".":
+            inner = obj.get(path[:cut], _MISSING)
+            if isinstance(inner, dict):
+                found = at_path(inner, path[cut + 1 :])
+                if found is not _MISSING:
+                    return found
+    return _MISSING
+
+
+def stamp_s(value: Any) -> float | None:
+    """Seconds from a stamp: a number of seconds, the same as text, or an ISO 8601 time (without an offset: as if UTC).
+
+    The origin may be any: ``ProgressTrack`` finds out how stamps lie to arrivals.
+    """
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, (int, float)):
+        try:
+            seconds = float(value)
+        except OverflowError:
+            return None
+        return seconds if math.isfinite(seconds) else None
+    if not isinstance(value, str) or len(value) > 64:
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        pass
+    else:
+        return seconds if math.isfinite(seconds) else None
+    try:
+        when = datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    return (when if when.tzinfo is not None else when.replace(tzinfo=UTC)).timestamp()
+
+
+def line_time_s(obj: dict[str, Any]) -> float | None:
+    """A line's own wall time under one of the usual keys, or None."""
+    for key in _STAMP_KEYS:
+        if key in obj and (when := stamp_s(obj[key])) is not None:
+            return when
+    return None
+
+
+def _same(value: Any, wanted: Any) -> bool:
+    """Equal as JSON values: ``true`` is not 1."""
+    if isinstance(value, bool) or isinstance(wanted, bool):
+        return value is wanted
+    return bool(value == wanted)
+
+
+def _read_object(record: bytes, skipped: Skipped) -> dict[str, Any] | None:
+    try:
+        obj = from_json(record)  # a third of the standard library's time for a line
+    except ValueError:
+        obj = _read_slowly(record, skipped)
+        if obj is _MISSING:
+            return None
+    if not isinstance(obj, dict):
+        skipped.no_object += 1
+        return None
+    return obj
+
+
+def _read_slowly(record: bytes, skipped: Skipped) -> Any:
+    """What the fast reader refuses: tells why, and accepts what Python programs write (a lone surrogate's escape)."""
+    try:
+        text = record.decode()
+    except UnicodeDecodeError:
+        skipped.no_utf8 += 1
+        return _MISSING
+    try:
+        return _decode(text)
+    except (ValueError, RecursionError):
+        if not text.isspace():
+            skipped.no_json += 1
+        return _MISSING
+
+
+class JsonlProgressMeaning:
+    """Lines whose ``event_key`` holds ``event`` count one each."""
+
+    def __init__(self, event: Any, event_key: str = "event", time_key: str | None = None) -> None:
+        self.event = event
+        self.event_key = event_key
+        self.time_key = time_key
+        self.counts: Literal["events", "counter"] = "events"
+        self.skipped = Skipped()
+        # A line without these bytes can hold the event only in escapes, which need a backslash.
+        self._needle = event.encode("utf-8", "surrogatepass") if isinstance(event, str) else b""
+
+    def read(self, record: bytes) -> ProgressEvent | None:
+        obj = _read_object(record, self.skipped)
+        if obj is None or not _same(at_path(obj, self.event_key), self.event):
+            return None
+        if self.time_key is None:
+            return _PLAIN_EVENT
+        when = stamp_s(at_path(obj, self.time_key))
+        if when is None:
+            self.skipped.no_time += 1
+            return _PLAIN_EVENT
+        return ProgressEvent(when)
+
+    def read_all(self, records: Sequence[bytes]) -> list[ProgressEvent | Counter]:
+        """As ``read`` for each; lines that cannot hold the event are only looked at from outside."""
+        found: list[ProgressEvent | Counter] = []
+        needle, key, event, read = self._needle, self.event_key, self.event, self.read
+        plain = bool(needle) and "." not in key and self.time_key is None
+        for record in records:
+            if needle not in record and b"\\" not in record and record[:1] == b"{" and record[-1:] == b"}":
+                continue
+            if plain:
+                try:
+                    obj = from_json(record)
+                except ValueError:
+                    pass  # read() tells why
+                else:
+                    if type(obj) is dict:
+                        if obj.get(key) == event:
+                            found.append(_PLAIN_EVENT)
+                        continue
+            if (seen := read(record)) is not None:
+                found.append(seen)
+        return found
+
+
+_PLAIN_EVENT = ProgressEvent()
+
+
+class LogProgressMeaning:
+    """Matches of a regular expression count one each; with a capture group, the group is a cumulative counter.
+
+    A group must hold a plain or decimal number ("1250", "12.5", "1e3"); anything else is counted and skipped, "1,250"
+    too: which of its readings is meant cannot be told.
+    """
+
+    def __init__(self, log_regex: str) -> None:
+        self._regex = re.compile(log_regex)
+        if self._regex.groups > 1:
+            raise ValueError(f"log_regex may have one capture group at most, this has {self._regex.groups}")
+        self.counts: Literal["events", "counter"] = "counter" if self._regex.groups else "events"
+        self.skipped = Skipped()
+
+    def read(self, record: bytes) -> ProgressEvent | Counter | None:
+        try:
+            text = record.decode()
+        except UnicodeDecodeError:
+            self.skipped.no_utf8 += 1
+            return None
+        match = self._regex.search(text[:MAX_MATCHED_CHARS])
+        if match is None:
+            return None
+        if self.counts == "events":
+            return _PLAIN_EVENT
+        value = _number(match.group(1))
+        if value is None:
+            self.skipped.no_number += 1
+            return None
+        return Counter(value)
+
+    def read_all(self, records: Sequence[bytes]) -> list[ProgressEvent | Counter]:
+        return [found for record in records if (found := self.read(record)) is not None]
+
+
+_NUMBER = re.compile(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?\s*", re.ASCII)
+
+
+def _number(text: str | None) -> float | None:
+    if text is None or len(text) > 64:
+        return None
+    if text.isascii() and text.isdigit():
+        return float(text)
+    if _NUMBER.fullmatch(text) is None:
+        return None
+    value = float(text)
+    return value if math.isfinite(value) else None
+
+
+class EventPhaseMeaning:
+    """On after ``enter``, off after ``exit``, soon after ``enter_soon``."""
+
+    def __init__(self, enter: Any, exit: Any, enter_soon: Any = None, event_key: str = "event") -> None:
+        self._states: tuple[tuple[Any, PhaseState], ...] = (
+            (enter, "on"),
+            (exit, "off"),
+            *(((enter_soon, "soon"),) if enter_soon is not None else ()),
+        )
+        self._event_key = event_key
+        self.skipped = Skipped()
+
+    def read(self, record: bytes) -> PhaseChange | None:
+        obj = _read_object(record, self.skipped)
+        if obj is None:
+            return None
+        name = at_path(obj, self._event_key)
+        for wanted, state in self._states:
+            if _same(name, wanted):
+                return PhaseChange(state, line_time_s(obj))
+        return None
+
+
+class FieldPhaseMeaning:
+    """On while ``field`` of that event's newest line holds one of ``on``; soon likewise; off for any other value."""
+
+    def __init__(
+        self, event: Any, field: str, on: Sequence[Any], soon: Sequence[Any] = (), event_key: str = "event"
+    ) -> None:
+        self._event = event
+        self._event_key = event_key
+        self._field = field
+        self._on = tuple(on)
+        self._soon = tuple(soon)
+        self.skipped = Skipped()
+
+    def read(self, record: bytes) -> PhaseChange | None:
+        obj = _read_object(record, self.skipped)
+        if obj is None or not _same(at_path(obj, self._event_key), self._event):
+            return None
+        value = at_path(obj, self._field)
+        state: PhaseState = "off"
+        if any(_same(value, wanted) for wanted in self._on):
+            state = "on"
+        elif any(_same(value, wanted) for wanted in self._soon):
+            state = "soon"
+        return PhaseChange(state, line_time_s(obj))

@@ -1,0 +1,392 @@
+"""From events and counter values to fractional counts and rates (harness-statistics.md, rule 2).
+
+A step is the gap between two points; it is spread evenly over its duration, so a window gets the share that lies inside
+it. Times are seconds on one monotonic clock. What is not known is said to be unknown; it is never zero.
+"""
+
+from __future__ import annotations
+
+import statistics
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from policies.sources.stamps import StampClock
+
+__all__ = ["Counted", "Fit", "LiveRate", "ProgressTrack", "fitting_window_s", "live_rate", "window_fits"]
+
+# The newest baseline without fleet work may be 30 minutes old and needs its window before that.
+RETAIN_S = 3900.0
+# Beyond this many points neighbours are merged (see ProgressTrack._compact).
+MAX_POINTS = 200_000
+# "Longest known step", medians and cadence speak of the newest steps: what a start-up cost an hour ago says nothing.
+RECENT = 512
+# A window must hold this many arrivals, or what it counts is when the program flushed, not what it did.
+ARRIVALS_A_WINDOW = 5
+# A counter that leaps further than this times its largest recent increment, and faster than this times its fastest, was
+# set (a resumed run loading its checkpoint), not counted up.
+LEAP = 20.0
+LEAP_NEEDS = 8
+MAX_VOIDS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Fractional events in an interval.
+
+    Attributes:
+        events: what was counted in the known part; None when nothing of the interval is known.
+        closed: the step that straddles the interval's end has ended, so the count is final.
+        void_s: seconds inside steps that cannot be counted (a counter restarted, lines may have been lost).
+        unknown_s: seconds before the first point.
+    """
+
+    events: float | None
+    closed: bool
+    void_s: float
+    unknown_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Whether a window is long enough for a source. ``ok`` is None while too little is known."""
+
+    ok: bool | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRate:
+    """A rate over ``window_s``, the window asked for or the longer one that the source's cadence needs."""
+
+    per_s: float | None
+    window_s: float
+    why: str
+
+
+class ProgressTrack:
+    """Points (time, cumulative count) of one progress source.
+
+    The first event or counter value only anchors: when its step began is not known. Events that arrive together in one
+    read are spread evenly over the time since the last point. A counter that is printed without having grown tells that
+    its next unit is still under way; of a later increase, that unit is spread since the last growth and the others
+    since that print.
+    """
+
+    def __init__(self, *, retain_s: float = RETAIN_S) -> None:
+        self._retain_s = retain_s
+        self._keep_since_s: float | None = None
+        self._times = array("d")
+        self._counts = array("d")
+        self._voids: deque[tuple[float, float]] = deque(maxlen=MAX_VOIDS)
+        self._steps: deque[tuple[float, float]] = deque(maxlen=RECENT)  # (duration, events) of each newest step
+        self._arrivals: deque[float] = deque(maxlen=RECENT)  # reads that brought anything
+        self._seen: deque[tuple[float | None, float]] = deque(maxlen=RECENT)  # (time written or None, value) per line
+        self._clock = StampClock()
+        self._broken = False
+        self._value: float | None = None  # newest counter value
+        self._flat_since_s: float | None = None  # newest print at which the counter had not grown
+        self._stamped = 0
+        self._unstamped = 0
+        self.resets = 0
+        self.late = 0
+        self.total = 0.0
+        self.is_counter = False
+
+    # -- what comes in
+
+    def add_events(self, arrival_s: float, count: int = 1, *, written_s: float | None = None) -> None:
+        """``count`` events read at ``arrival_s``.
+
+        ``written_s``: when the newest was written, where that is known better than by the arrival (a file seen by
+        polling); used by the timer check only.
+        """
+        if count <= 0:
+            return
+        self._arrived(arrival_s)
+        self._unstamped += count
+        self._note(arrival_s if written_s is None else written_s, count)
+        self._add_point(arrival_s, float(count))
+
+    def add_stamped(self, arrival_s: float, wall_s: float, stamps_s: Sequence[float]) -> None:
+        """Events of one read that carry their own times, in the file's order.
+
+        Stamps may have any origin (see ``StampClock``). One that lies before the last point (several writers, a clock
+        set back) counts with the step that ended there; no step is ever negative.
+        """
+        if not stamps_s:
+            return
+        self._arrived(arrival_s)
+        self._stamped += len(stamps_s)
+        for when in self._clock.place(arrival_s, wall_s, stamps_s):
+            self._seen.append((when, self.total))
+            if self._times and not self._broken and when <= self._times[-1]:
+                self.late += when < self._times[-1]
+                self._counts[-1] += 1.0
+                self.total += 1.0
+            else:
+                self._add_point(when, 1.0)
+
+    def add_counter(self, arrival_s: float, values: Sequence[float], *, written_s: float | None = None) -> None:
+        """Cumulative counter values of one read, in order. One that falls starts a new segment; the pair is void."""
+        if not values:
+            return
+        self.is_counter = True
+        self._arrived(arrival_s)
+        self._note(arrival_s if written_s is None else written_s, len(values), values[-1])
+        previous = self._value
+        grown = 0.0
+        restarted = False
+        for value in values:
+            if previous is not None:
+                if value < previous:
+                    restarted = True
+                    self.resets += 1
+                else:
+                    grown += value - previous
+            previous = value
+        self._value = previous
+        if restarted or self._broken or not self._times or self._leaps(arrival_s, grown):
+            self.break_here()
+            self._flat_since_s = None
+            self._add_point(arrival_s, 0.0)
+        elif grown > 0.0:
+            self._add_growth(arrival_s, grown)
+        else:
+            self._flat_since_s = arrival_s
+
+    def break_here(self) -> None:
+        """What happened since the last point cannot be known: the step up to the next point is void."""
+        if self._times:
+            self._broken = True
+
+    def _add_growth(self, arrival_s: float, grown: float) -> None:
+        flat = self._flat_since_s
+        last = self._times[-1]
+        self._flat_since_s = None
+        if flat is not None and grown > 1.0 and last < flat < arrival_s:
+            first_done = flat + (arrival_s - flat) / grown
+            self._steps.append((arrival_s - last, grown))
+            self._append(first_done, 1.0)
+            self._append(arrival_s, grown - 1.0)
+        else:
+            self._add_point(arrival_s, grown)
+
+    def _leaps(self, arrival_s: float, grown: float) -> bool:
+        recent = [(span, events) for span, events in self._steps if span > 0.0]
+        if len(recent) < LEAP_NEEDS:
+            return False
+        largest = max(events for _, events in recent)
+        fastest = max(events / span for span, events in recent)
+        since = max(arrival_s - self._times[-1], 1e-3)
+        if grown > LEAP * largest and grown / since > LEAP * fastest:
+            self.resets += 1
+            return True
+        return False
+
+    def _add_point(self, when_s: float, events: float) -> None:
+        if not self._times:
+            self._append(when_s, 0.0)
+            return
+        last = self._times[-1]
+        when_s = max(when_s, last)
+        if self._broken:
+            self._broken = False
+            if when_s > last:
+                self._voids.append((last, when_s))
+            self._append(when_s, 0.0)
+            return
+        if when_s == last:
+            self._counts[-1] += events
+            self.total += events
+            return
+        self._steps.append((when_s - last, events))
+        self._append(when_s, events)
+
+    def _append(self, when_s: float, events: float) -> None:
+        self.total += events
+        self._times.append(when_s)
+        self._counts.append(self.total)
+        if len(self._times) % 4096 == 0:
+            self._trim(when_s)
+
+    def _arrived(self, arrival_s: float) -> None:
+        if not self._arrivals or arrival_s > self._arrivals[-1]:
+            self._arrivals.append(arrival_s)
+
+    def _note(self, written_s: float, lines: int, value: float = 0.0) -> None:
+        # of several lines in one read only the newest one's time is known: a None parts the gaps
+        if lines > 1:
+            self._seen.append((None, value))
+        self._seen.append((written_s, value))
+
+    # -- memory
+
+    def keep_since(self, since_s: float | None) -> None:
+        """Keeps every point from here on whatever the retention (a harness block); None ends that."""
+        self._keep_since_s = since_s
+
+    def _trim(self, now_s: float) -> None:
+        floor = now_s - self._retain_s
+        if self._keep_since_s is not None:
+            floor = min(floor, self._keep_since_s)
+        cut = bisect_right(self._times, floor) - 1  # one point before the floor stays: its step reaches inside
+        if cut > 0:
+            del self._times[:cut]
+            del self._counts[:cut]
+        while self._voids and self._voids[0][1] < self._times[0]:
+            self._voids.popleft()
+        if len(self._times) > MAX_POINTS:
+            self._compact()
+
+    def _compact(self) -> None:
+        """Merges neighbours until half the points are left.
+
+        Totals stay exact. A count between two times changes at each of them by less than the events within one merged
+        stretch, which is at most 1/100,000 of the span kept (0.04 s of an hour).
+        """
+        times, counts = self._times, self._counts
+        spacing = (times[-1] - times[0]) / (MAX_POINTS // 2)
+        edges = {edge for void in self._voids for edge in void}
+        kept_times, kept_counts = array("d", times[:1]), array("d", counts[:1])
+        last_index = len(times) - 1
+        for index in range(1, len(times)):
+            when = times[index]
+            if when - kept_times[-1] >= spacing or index == last_index or when in edges:
+                kept_times.append(when)
+                kept_counts.append(counts[index])
+        self._times, self._counts = kept_times, kept_counts
+
+    # -- what is asked
+
+    @property
+    def points(self) -> int:
+        return len(self._times)
+
+    @property
+    def last_point_s(self) -> float | None:
+        """When the newest step ended."""
+        return self._times[-1] if self._times else None
+
+    @property
+    def median_step_s(self) -> float | None:
+        """Median duration of the newest steps; several events read at once are one step."""
+        return statistics.median(span for span, _ in self._steps) if self._steps else None
+
+    @property
+    def longest_step_s(self) -> float | None:
+        return max((span for span, _ in self._steps), default=None)
+
+    @property
+    def arrival_gaps_s(self) -> list[float]:
+        """How far apart the newest reads lay that brought anything."""
+        arrivals = list(self._arrivals)
+        return [later - earlier for earlier, later in pairwise(arrivals)]
+
+    @property
+    def arrival_cadence_s(self) -> float | None:
+        """The 90th percentile of those gaps; None with fewer than 5."""
+        gaps = sorted(self.arrival_gaps_s)
+        return gaps[min(len(gaps) - 1, int(0.9 * len(gaps)))] if len(gaps) >= 5 else None
+
+    @property
+    def is_stamped(self) -> bool:
+        """Nine of ten events carry their own time, so that late arrival does not blur the counts."""
+        return self._stamped > 9 * self._unstamped
+
+    def recent_lines(self) -> list[tuple[float | None, float]]:
+        """(time written, counter value) of the newest lines, for the timer check; a time of None parts the gaps."""
+        return list(self._seen)
+
+    def count_between(self, start_s: float, end_s: float, now_s: float | None = None) -> Counted:
+        """Fractional events in ``[start_s, end_s]``.
+
+        With ``now_s`` the step still open then counts elapsed ÷ longest known step, at most 1, times what a step brings
+        (1 event; the median for steps of several). Without, an open step counts nothing. Additive over neighbouring
+        intervals as long as nothing new comes in.
+        """
+        times = self._times
+        if not times or end_s <= times[0]:
+            return Counted(None, False, 0.0, max(end_s - start_s, 0.0))
+        begin = max(start_s, times[0])
+        void = sum(max(0.0, min(end_s, high) - max(begin, low)) for low, high in self._voids)
+        events = self._upto(end_s) - self._upto(begin)
+        closed = times[-1] >= end_s
+        if self._broken and end_s > times[-1]:
+            void += end_s - max(begin, times[-1])
+        elif now_s is not None and not closed:
+            events += self._open(min(end_s, now_s)) - self._open(min(begin, now_s))
+        unknown = begin - start_s
+        if void >= (end_s - begin) > 0.0:
+            return Counted(None, closed, void, unknown)
+        return Counted(events, closed, void, unknown)
+
+    def rate(self, now_s: float, window_s: float) -> float | None:
+        """Events per second over the last ``window_s``, the open step included; None where over half is unknown."""
+        counted = self.count_between(now_s - window_s, now_s, now_s)
+        known_s = window_s - counted.void_s - counted.unknown_s
+        if counted.events is None or known_s < 0.5 * window_s or known_s <= 0.0:
+            return None
+        return counted.events / known_s
+
+    def _upto(self, when_s: float) -> float:
+        """Cumulative count at a time not before the first point."""
+        times, counts = self._times, self._counts
+        index = bisect_left(times, when_s)
+        if index >= len(times):
+            return counts[-1]
+        if index == 0:
+            return counts[0]
+        low, high = times[index - 1], times[index]
+        share = (when_s - low) / (high - low)
+        return counts[index - 1] + share * (counts[index] - counts[index - 1])
+
+    def _open(self, when_s: float) -> float:
+        elapsed = when_s - self._times[-1]
+        longest = self.longest_step_s
+        if elapsed <= 0.0 or not longest:
+            return 0.0
+        return min(1.0, elapsed / longest) * statistics.median(events for _, events in self._steps)
+
+
+def fitting_window_s(track: ProgressTrack, window_s: float) -> float:
+    """The window asked for, or the longer one that holds 5 arrivals at the source's cadence."""
+    cadence = track.arrival_cadence_s
+    return window_s if cadence is None else max(window_s, ARRIVALS_A_WINDOW * cadence)
+
+
+def window_fits(track: ProgressTrack, window_s: float, *, live: bool = True) -> Fit:
+    """Whether a window of this length measures the program, and not when it flushes its buffers.
+
+    A window must hold 5 arrivals at the 90th percentile of their gaps. For a count that is read after the window closed
+    (``live=False``) lines that carry their own times are exempt: late arrival does not move them.
+    """
+    cadence = track.arrival_cadence_s
+    if cadence is None:
+        return Fit(None, "fewer than 6 reads brought anything so far: how often the source writes is not known yet")
+    if not live and track.is_stamped:
+        return Fit(True, "lines carry their own times")
+    needed = ARRIVALS_A_WINDOW * cadence
+    if needed <= window_s:
+        return Fit(True, f"lines arrive every {cadence:.3g} s")
+    return Fit(
+        False,
+        f"lines arrive only every {cadence:.3g} s (90th percentile), so a window needs {needed:.3g} s, "
+        f"not {window_s:g} s; flush each line, or stamp the lines and name the stamp in time_key",
+    )
+
+
+def live_rate(track: ProgressTrack, now_s: float, window_s: float) -> LiveRate:
+    """The rate for reactions: over ``window_s``, or over the longer window that a bursty source needs.
+
+    So a source that is silent for a minute and then brings a hundred lines does not read as a stall.
+    """
+    window = fitting_window_s(track, window_s)
+    per_s = track.rate(now_s, window)
+    if per_s is None:
+        why = "no event was seen yet" if track.points == 0 else f"over half of the last {window:.3g} s is not known"
+        return LiveRate(None, window, why)
+    return LiveRate(per_s, window, "" if window == window_s else f"widened to the source's cadence from {window_s:g} s")
