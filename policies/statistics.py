@@ -1,26 +1,28 @@
 """Verdicts from paired ON/OFF blocks: the order-adjusted sequential design, and the plain t analysis beside it.
 
-Source: ``harness-statistics.md``, section 1 (the design, "final"), "As a function", and section 5 (planning, how many more).
-With d = ln(on / off) and o = +1 when ON ran first, -1 when OFF did, each look fits d = mu + b*o by least squares; mu is the
-effect of the work, b that of the order (drift). The interval's width is widened for the number of looks, so that it is valid
-at every look, and no verdict is computed at any other number of blocks.
+Source: ``harness-statistics.md``, section 1 (the design, "final"), "As a function", and section 5 (planning).
+With d = ln(on / off) and o = +1 when ON ran first, -1 when OFF did, each look fits d = mu + b*o by least squares;
+mu is the effect of the work, b that of the order (drift). The interval is widened for the number of looks, so that
+it is valid at every look, and no verdict is computed at any other number of blocks.
 
-``python -m policies.statistics`` reads ``{"blocks": [[order, on_rate, off_rate], ...], "margin", "n_max", "first_look"}`` on
-standard input and prints the decision as one JSON object; bad input is exit status 2 with the reason on standard error.
+``python -m policies.statistics`` reads ``{"blocks": [[order, on_rate, off_rate], ...], "margin", "n_max",
+"first_look"}`` on standard input and prints the decision as one JSON object; bad input is exit status 2 with the
+reason on standard error.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, TypeGuard
+from typing import TypeGuard
 
 from scipy import special
+
+from policies.harness.verdict import INCONCLUSIVE, PASS, REFUSED, SLOWDOWN, Analysis, Decision, Look, Refusal, Verdict
 
 __all__ = [
     "Analysis",
@@ -43,13 +45,6 @@ __all__ = [
 
 Block = Sequence[str | float]
 """``(order, on_rate, off_rate)``: order "on_first" or "off_first", rates in events per second."""
-
-Verdict = Literal["no slowdown shown", "slowdown", "inconclusive", "refused"]
-
-PASS: Verdict = "no slowdown shown"
-SLOWDOWN: Verdict = "slowdown"
-INCONCLUSIVE: Verdict = "inconclusive"
-REFUSED: Verdict = "refused"
 
 LOOK_STEP = 4
 SMALLEST_LOOK = 8
@@ -84,7 +79,7 @@ ZERO_SD = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Least squares of d = mu + b*o over n blocks; ``s`` is the residual sd (n-2 df), ``se`` that of mu, ``se_b`` of b."""
+    """Least squares of d = mu + b*o over n blocks; ``s`` is the residual sd (n-2 df), ``se`` mu's, ``se_b`` b's."""
 
     n: int
     mu: float
@@ -93,93 +88,6 @@ class Fit:
     se: float
     se_b: float
     residuals: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What one look saw. R and its bounds are ratios; b, s and se are in units of ln(on / off).
-
-    All but ``n``, ``verdict`` and ``c`` are None where the blocks so far have one order only, which no fit can judge.
-    """
-
-    n: int
-    verdict: Verdict
-    R: float | None
-    lo: float | None
-    hi: float | None
-    b: float | None
-    se_b: float | None
-    s: float | None
-    se: float | None
-    c: float
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a run was refused at its first look, and what it would take.
-
-    ``s``: residual sd seen; ``s_limit``: the largest that is not refused; ``margin_needed``: the margin this run could reach at
-    a favourable sd; ``n_max_needed``: the blocks that could reach the margin asked (None: more than 200).
-    """
-
-    s: float
-    s_limit: float
-    margin_needed: float
-    n_max_needed: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The verdict of ``decide``. ``n`` is the look it comes from, or the number of usable blocks before any look.
-
-    ``more_blocks`` = k50 - n, only where inconclusive. ``k50`` and ``k80`` are total numbers of blocks at which a run whose
-    mean and sd stay would be decided with a chance of about 50 and 80 % (None: none within 400 and 160).
-    ``usable`` and ``void`` count the blocks given; ``collapse`` says that a window with the work on saw no progress.
-    """
-
-    verdict: Verdict
-    R: float | None
-    lo: float | None
-    hi: float | None
-    n: int
-    more_blocks: int | None
-    margin: float
-    n_max: int
-    first_look: int
-    p: float
-    b: float | None = None
-    se_b: float | None = None
-    s: float | None = None
-    se: float | None = None
-    c: float | None = None
-    k50: int | None = None
-    k80: int | None = None
-    looks: tuple[Look, ...] = ()
-    refusal: Refusal | None = None
-    zero_variance: bool = False
-    collapse: bool = False
-    usable: int = 0
-    void: int = 0
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain JSON shape. A bound beyond what a float holds is None."""
-        return _finite(dataclasses.asdict(self))  # type: ignore[no-any-return]
-
-
-@dataclass(frozen=True, slots=True)
-class Analysis:
-    """Plain 90 % t over all blocks, for A/A runs and comparison. Valid only where n was fixed before the run."""
-
-    verdict: Verdict
-    R: float | None
-    lo: float | None
-    hi: float | None
-    n: int
-    more_blocks: int | None
-    s: float | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        return _finite(dataclasses.asdict(self))  # type: ignore[no-any-return]
 
 
 @lru_cache(maxsize=65536)
@@ -203,7 +111,7 @@ def two_sided_t_power(df: int, noncentrality: float, level: float) -> float:
 
 
 def look_p(n_max: int) -> float:
-    """One-sided error of each look for a run of at most ``n_max`` blocks; an unlisted number takes the next larger row."""
+    """One-sided error of each look in a run of at most ``n_max`` blocks; unlisted numbers take the next larger row."""
     for rows_n, p in LOOK_P:
         if n_max <= rows_n:
             return p
@@ -213,7 +121,7 @@ def look_p(n_max: int) -> float:
 def log_ratios(blocks: Sequence[Block]) -> tuple[list[float], list[float], int, bool]:
     """``(d, o, void, collapse)`` of checked blocks.
 
-    Void: no OFF progress. Collapse: a block with ON rate 0 beside OFF progress; it has no logarithm and is in neither list.
+    Void: no OFF progress. Collapse: an ON rate of 0 beside OFF progress; it has no logarithm and is in neither list.
 
     Raises:
         ValueError: a block of another shape, an unknown order, a rate that is no finite number >= 0; names the block.
@@ -263,9 +171,9 @@ def fit(d: Sequence[float], o: Sequence[float]) -> Fit | None:
 def decide(blocks: Sequence[Block], margin: float = 0.02, n_max: int = 40, first_look: int = SMALLEST_LOOK) -> Decision:
     """The design "final" as a function of all blocks so far, in the order in which they ran.
 
-    Looks come at ``first_look``, +4, ... up to ``n_max`` usable blocks (n_max is rounded down to a multiple of 4); the first that
-    decides is final, whatever follows. An ON rate of 0 beside OFF progress is "slowdown" before any look. Blocks without OFF
-    progress are void.
+    Looks come at ``first_look``, +4, ... up to ``n_max`` usable blocks (n_max is rounded down to a multiple of 4);
+    the first that decides is final, whatever follows. An ON rate of 0 beside OFF progress is "slowdown" before any
+    look. Blocks without OFF progress are void.
 
     Args:
         blocks: ``(order, on_rate, off_rate)`` each, rates in events per second.
@@ -350,8 +258,8 @@ def decide(blocks: Sequence[Block], margin: float = 0.02, n_max: int = 40, first
 def analyse(blocks: Sequence[Block], margin: float = 0.02) -> Analysis:
     """Plain two-sided 90 % t interval of mean ln(on / off) over all usable blocks; orders play no part.
 
-    ``more_blocks``: the smallest number of further blocks (at most 1000) at which the interval would decide if mean and sd
-    stayed. Raises ValueError as ``decide`` does.
+    ``more_blocks``: the smallest number of further blocks (at most 1000) at which the interval would decide if mean
+    and sd stayed. Raises ValueError as ``decide`` does.
     """
     floor = _log_floor(margin)
     d, _, _, collapse = log_ratios(blocks)
@@ -379,10 +287,10 @@ def analyse(blocks: Sequence[Block], margin: float = 0.02) -> Analysis:
 
 
 def likely_done_by(s: float, df: int, n: int, margin: float, n_max: int, first_look: int = SMALLEST_LOOK) -> int | None:
-    """The look at which a run without harm has likely passed, from an early sd (section 5); None: not within ``n_max``.
+    """The look at which a run without harm has likely passed, from an early sd (section 5); None: none in ``n_max``.
 
-    Uses the 80 % upper limit of the sd, since the raw one is too small half of the time. After block 4 ``s`` is the plain
-    sd of d (3 df), after look 8 the residual sd (6 df). Text for people only: no verdict comes from it.
+    Uses the 80 % upper limit of the sd, since the raw one is too small half of the time. After block 4 ``s`` is the
+    plain sd of d (3 df), after look 8 the residual sd (6 df). Text for people only: no verdict comes from it.
     """
     floor = _log_floor(margin)
     n_max, first_look = _check_looks(n_max, first_look)
@@ -473,14 +381,6 @@ def _exp(x: float) -> float:
         return math.exp(x)
     except OverflowError:
         return math.inf
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def main(text: bytes) -> tuple[int, str]:

@@ -1,0 +1,65 @@
+"""Was there enough work in an ON window to speak of a dose, and which duty may a certificate name.
+
+Source: ``harness.md``, "Left out and repeated" and "Certificates". A fleet that did not load the device proves nothing, so
+the dose is what the meter read, never what the work reports of itself; an unknown share is no dose.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from policies.harness.rows import WindowRow
+
+__all__ = ["LEAST_OF_DUTY", "LEAST_RAN", "LEAST_SHARE", "Dose", "certified_duty", "judge_dose"]
+
+LEAST_RAN = 0.90  # of the ON window's length
+LEAST_OF_DUTY = 0.80  # of the duty asked
+LEAST_SHARE = 0.05  # without a duty
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Dose:
+    """``held``: the window had its dose. ``share``: metered, None unknown. ``why``: what fell short, in words."""
+
+    held: bool
+    share: float | None
+    ran_share: float
+    why: str | None = None
+
+
+def judge_dose(window: WindowRow, duty: float | None) -> Dose:
+    """Judge one ON window: the work ran for 90 % of it, and held 80 % of ``duty`` (0.05 where no duty was asked)."""
+    ran_share = window.work_ran_s / window.length_s if window.length_s > 0.0 else 0.0
+    share = window.dose if window.dose is not None and math.isfinite(window.dose) else None
+    if ran_share < LEAST_RAN - _ROUNDING:
+        return Dose(False, share, ran_share, f"the work ran for {100 * ran_share:.0f} % of the window, under 90 %")
+    if share is None:
+        reason = window.dose_unknown_reason or "the meter gave no reading"
+        return Dose(False, None, ran_share, f"its share of the device is unknown: {reason}")
+    least = LEAST_SHARE if duty is None else LEAST_OF_DUTY * duty
+    if share < least - _ROUNDING:
+        asked = "0.05 of the device" if duty is None else f"{least:.3g}, 80 % of the duty {duty:g}"
+        return Dose(False, share, ran_share, f"the work held {share:.3g} by the meter, under {asked}")
+    return Dose(True, share, ran_share)
+
+
+def certified_duty(on_windows: Iterable[WindowRow], duty: float | None) -> float:
+    """The duty a certificate may name: the smaller of the duty asked and the mean metered share over the counted ON
+    windows, rounded down to 0.01; without a duty that share. At most 1.
+
+    Raises:
+        ValueError: no windows, or one whose share is unknown: such a window had no dose and cannot be counted.
+    """
+    shares = [window.dose for window in on_windows]
+    known = [share for share in shares if share is not None and math.isfinite(share)]
+    if not shares or len(known) < len(shares):
+        raise ValueError(
+            f"certified duty: {len(shares) - len(known)} of {len(shares)} ON windows have no metered share"
+        )
+    mean = math.fsum(known) / len(known)
+    held = min(mean, 1.0) if duty is None else min(mean, duty, 1.0)
+    # 0.29 * 100 is 28.999999999999996: without the allowance a duty held exactly would lose a hundredth
+    return max(0, math.floor(held * 100.0 + _ROUNDING)) / 100.0

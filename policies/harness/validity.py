@@ -1,0 +1,212 @@
+"""Which blocks count, how much was left out, and when what was left out speaks against the work.
+
+Source: ``harness.md``, "Left out and repeated" and "Harm must not be voided away"; ``harness-statistics.md``, rule 9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from policies.harness.rows import Arm, BlockRow, LeftOut, Order
+from policies.harness.spec import RunSpec
+from policies.harness.verdict import Decision
+
+__all__ = [
+    "DEATHS",
+    "DISTRESS",
+    "MAX_LEFT_OUT_SHARE",
+    "Happening",
+    "Harm",
+    "Part",
+    "counted",
+    "decide_blocks",
+    "foremost",
+    "harm_suspected",
+    "left_out",
+    "left_out_share",
+    "no_certificate",
+]
+
+MAX_LEFT_OUT_SHARE = 0.20
+
+Part = Literal["waiting", "washout", "window", "closing"]
+
+# A restart is a death with a successor: a program whose supervisor is quick would otherwise die unseen.
+DEATHS: frozenset[LeftOut] = frozenset({"program_died", "program_restarted"})
+DISTRESS: frozenset[LeftOut] = frozenset({"memory_guard", "source_unreadable"})
+# Where several things happen in one block, the one that speaks against the work is the reason.
+_WEIGHT: tuple[LeftOut, ...] = (
+    "program_died",
+    "program_restarted",
+    "memory_guard",
+    "source_unreadable",
+    "suspend",
+    "clock",
+    "power_source",
+    "phase",
+    "owner_pause",
+    "no_off_progress",
+    "no_dose",
+    "cut",
+)
+_WORDS: dict[LeftOut, str] = {
+    "program_died": "death of the protected program",
+    "program_restarted": "restart of the protected program",
+    "memory_guard": "memory guard",
+    "source_unreadable": "dead source",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """Something that leaves a block out: what, and in which arm and part of the block it came.
+
+    A washout belongs to the arm switched to, as in ``BlockRow.reason_arm``.
+    """
+
+    reason: LeftOut
+    arm: Arm | None
+    part: Part | None = None
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Harm:
+    """What came while the work ran, or right after it, that a left-out block must not hide. Counts by arm."""
+
+    deaths_on: int
+    deaths_off: int
+    distress_on: int
+    distress_off: int
+    words: str
+
+
+def counted(rows: Iterable[BlockRow]) -> list[BlockRow]:
+    """The blocks that a verdict may use, in the order in which they ran.
+
+    A block that the agent counted but that has no rate in both arms, or no OFF progress, is not one of them.
+    """
+    usable = [
+        row
+        for row in rows
+        if row.state == "counted"
+        and row.on is not None
+        and row.on.rate is not None
+        and row.off is not None
+        and row.off.rate is not None
+        and row.off.rate > 0.0
+    ]
+    return sorted(usable, key=lambda row: row.number)
+
+
+def left_out(rows: Iterable[BlockRow]) -> list[BlockRow]:
+    """Every block that was started and does not count: left out, cut, or without OFF progress."""
+    rows = list(rows)
+    numbers = {row.number for row in counted(rows)}
+    return sorted((row for row in rows if row.number not in numbers), key=lambda row: row.number)
+
+
+def left_out_share(rows: Sequence[BlockRow]) -> float:
+    """Left-out blocks over all that were started; 0 before the first."""
+    return len(left_out(rows)) / len(rows) if rows else 0.0
+
+
+def decide_blocks(rows: Iterable[BlockRow], n: int | None = None) -> list[tuple[Order, float, float]]:
+    """The first ``n`` counted blocks (all where None) as ``policies.statistics.decide`` takes them."""
+    return [
+        (row.order, row.on.rate, row.off.rate)
+        for row in counted(rows)[:n]
+        if row.on is not None and row.on.rate is not None and row.off is not None and row.off.rate is not None
+    ]
+
+
+def foremost(happenings: Sequence[Happening]) -> Happening | None:
+    """The reason that a block with all these is left out for: harm before all else, and the earlier of two alike.
+
+    The others belong into ``BlockRow.extra["also"]`` as ``{"reason", "arm", "part"}``: ``harm_suspected`` reads them.
+    """
+    return min(happenings, key=lambda happening: _WEIGHT.index(happening.reason), default=None)
+
+
+def harm_suspected(rows: Sequence[BlockRow]) -> Harm | None:
+    """Harm that was left out: one death of the program in ON or in the washout after it, or two of the others there,
+    with fewer of the same in OFF. None: nothing of that kind.
+
+    A restart counts as a death, once a block. ``BlockRow.extra["part"]`` says in which part of the arm the reason came ("waiting",
+    "washout", "window", "closing"); only with it can the washout after ON be told from OFF itself.
+    """
+    found: set[tuple[int, str, str]] = set()  # block, what, side: died and restarted in one block is one death
+    seen: list[str] = []
+    ordered = sorted(rows, key=lambda row: row.number)
+    for previous, row in zip([None, *ordered], ordered, strict=False):
+        for happening in _happenings(row):
+            what = "death" if happening.reason in DEATHS else happening.reason
+            if happening.arm is None or (what != "death" and what not in DISTRESS):
+                continue
+            against = happening.arm == "on" or (_settling(happening) and _after_on(row, previous))
+            entry = (row.number, what, "on" if against else "off")
+            if against and entry not in found:
+                where = "while the work ran" if happening.arm == "on" else "in the washout after the work"
+                seen.append(f"{_WORDS[happening.reason]} {where} (block {row.number})")
+            found.add(entry)
+
+    def count(deaths: bool, side: str) -> int:
+        return sum(1 for _, what, at in found if (what == "death") == deaths and at == side)
+
+    deaths_off, distress_off = count(True, "off"), count(False, "off")
+    harm = Harm(
+        count(True, "on"),
+        deaths_off,
+        count(False, "on"),
+        distress_off,
+        f"{'; '.join(seen)}; in OFF: deaths {deaths_off}, memory guard or dead source {distress_off}",
+    )
+    died = harm.deaths_on >= 1 and harm.deaths_off < harm.deaths_on
+    distressed = harm.distress_on >= 2 and harm.distress_off < harm.distress_on
+    return harm if died or distressed else None
+
+
+def no_certificate(spec: RunSpec, rows: Sequence[BlockRow], decision: Decision | None = None) -> list[str]:
+    """Why this run earns no certificate whatever its verdict, in words; empty: nothing stands against one.
+
+    The run goes on all the same: its report still says what was measured.
+    """
+    reasons: list[str] = []
+    if spec.kind == "null":
+        reasons.append("an A/A run has no work in either window")
+    if spec.kind == "self":
+        reasons.append("a self-cost run measures this product, not fleet work")
+    share = left_out_share(rows)
+    if share > MAX_LEFT_OUT_SHARE + 1e-9:
+        reasons.append(
+            f"{len(left_out(rows))} of {len(rows)} blocks ({100 * share:.0f} %) were left out, "
+            f"more than {100 * MAX_LEFT_OUT_SHARE:.0f} %"
+        )
+    harm = harm_suspected(rows) if spec.kind != "null" else None
+    if harm is not None:
+        reasons.append(f"harm suspected: {harm.words}")
+    if decision is not None and decision.zero_variance:
+        reasons.append("the blocks do not vary at all: quantised counts, which are no evidence")
+    return reasons
+
+
+def _happenings(row: BlockRow) -> list[Happening]:
+    found: list[Happening] = []
+    if row.reason is not None:
+        found.append(Happening(row.reason, row.reason_arm, row.extra.get("part"), row.reason_detail))
+    also = row.extra.get("also") or []
+    found.extend(Happening(item["reason"], item.get("arm"), item.get("part")) for item in also)
+    return found
+
+
+def _settling(happening: Happening) -> bool:
+    return happening.part in ("waiting", "washout")
+
+
+def _after_on(row: BlockRow, previous: BlockRow | None) -> bool:
+    """Does this block's OFF stretch follow a stretch with the work on?"""
+    if row.order == "on_first":
+        return True
+    return previous is not None and previous.order == "off_first" and previous.number == row.number - 1
