@@ -58,7 +58,7 @@ def identify(pid: int) -> ProcessId | None:
 
 
 def liveness(who: ProcessId) -> Liveness:
-    """"gone" only where that is certain; what cannot be read is "unknown", and unknown is not gone."""
+    """ "gone" only where that is certain; what cannot be read is "unknown", and unknown is not gone."""
     if who.boot_id != boot_id():
         return "gone"
     try:

@@ -1,0 +1,137 @@
+"""The agent's process: ``python -m nodes.agent --home DIR --node NAME``."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import fcntl
+import logging
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+from nodes.agent.core import TICK_S, Agent
+from nodes.agent.verbs import Verbs
+from nodes.client import node_dir, socket_path
+from nodes.clock import monotonic_s
+from nodes.rpc import RpcServer
+
+log = logging.getLogger("cotenant.agent")
+
+NODE_NAME = re.compile(r"^[a-z0-9][a-z0-9_.-]{0,62}$", re.IGNORECASE)
+SHUTDOWN_WITHIN_S = 45.0
+POLL_S = 0.25
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m nodes.agent", description="The protection agent of one node.")
+    parser.add_argument("--home", type=Path, required=True, help="COTENANT_HOME")
+    parser.add_argument("--node", required=True, help="the node's name")
+    parser.add_argument(
+        "--modules",
+        type=Path,
+        default=Path(__file__).resolve().parents[2] / "modules",
+        help="bundles that come with the product",
+    )
+    asked = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    if not NODE_NAME.match(asked.node):
+        print(f"node name {asked.node!r}: letters, digits, '-', '_' and '.', at most 63", file=sys.stderr)
+        return 2
+    os.umask(0o077)
+    lock = take_lock(asked.home, asked.node)
+    if lock is None:
+        print(f"an agent for node {asked.node} runs already in {asked.home}; see: cotenant status", file=sys.stderr)
+        return 2
+    return asyncio.run(run(asked.home, asked.node, asked.modules))
+
+
+def take_lock(home: Path, node: str) -> int | None:
+    """The node's agent lock for the life of this process; None when another agent has it. Close-on-exec, so no child keeps it."""
+    where = node_dir(home, node)
+    where.mkdir(parents=True, exist_ok=True, mode=0o700)
+    handle = os.open(where / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        return None
+    return handle
+
+
+async def run(home: Path, node: str, modules: Path) -> int:
+    agent = Agent(home, node, modules)
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    agent.start()
+    handle = agent.hub.fileno()
+    if handle is not None:
+        loop.add_reader(handle, agent.on_source_event)
+    server = RpcServer(socket_path(home, node), Verbs(agent).table())
+    # The first tick judges every rule before anything is let go or admitted, and before anybody can ask.
+    agent.tick()
+    await server.start()
+    log.info("node %s: agent on %s, section version %d", node, server.path, agent.section_version)
+    ticking = asyncio.create_task(tick_for_ever(agent))
+    polling = asyncio.create_task(poll_for_ever(agent))
+    stopping = asyncio.create_task(stop.wait())
+    doctoring = asyncio.create_task(asyncio.to_thread(agent.modules.prepare))
+    doctoring.add_done_callback(lambda _: agent.evaluate("tick"))
+    await asyncio.wait({ticking, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    if ticking.done() and not ticking.cancelled() and ticking.exception() is not None:
+        log.error("the loop failed", exc_info=ticking.exception())
+    for task in (ticking, polling, stopping):
+        task.cancel()
+    await server.stop()
+    await shut_down(agent)
+    return 0 if stop.is_set() else 1
+
+
+async def tick_for_ever(agent: Agent) -> None:
+    """A tick every two seconds on a fixed grid; a late one is counted, missed ones are not made up for.
+
+    An error in a tick is logged and the next tick tries again: an agent that stops ticking is dead to its launchers, which
+    then hold the work, and that is right only when ticking really is impossible.
+    """
+    due_s = monotonic_s()
+    while True:
+        try:
+            agent.tick()
+        except Exception:
+            log.exception("a tick failed")
+        due_s += TICK_S
+        now_s = monotonic_s()
+        agent.tick_late_s = max(0.0, now_s - due_s)
+        if now_s >= due_s:
+            due_s = now_s
+        await asyncio.sleep(max(0.01, due_s - now_s))
+
+
+async def poll_for_ever(agent: Agent) -> None:
+    """Where watches are exhausted, or the file system gives no events, sources are looked at four times a second."""
+    while True:
+        await asyncio.sleep(POLL_S if agent.hub.needs_poll else TICK_S)
+        if agent.hub.needs_poll:
+            try:
+                agent.on_source_poll()
+            except Exception:
+                log.exception("a poll failed")
+
+
+async def shut_down(agent: Agent) -> None:
+    """Stop in order: what runs is stopped within its grace and requeued; nothing is left running without a watch."""
+    until_s = monotonic_s() + SHUTDOWN_WITHIN_S
+    agent.begin_shutdown()
+    while agent.jobs.attempts() and monotonic_s() < until_s:
+        agent.jobs.tick(monotonic_s())
+        await asyncio.sleep(0.1)
+    agent.journal.write("AGENT_STOPPED", {"left": [a.attempt_id for a in agent.jobs.attempts()]})
+    agent.journal.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

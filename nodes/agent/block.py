@@ -1,0 +1,299 @@
+"""One block of a harness run: hold and grant, washouts, two counted windows, the dose, the watch for collapse.
+
+The agent does and counts; it judges nothing but what must not wait for a flow: whether the block still measures what it
+should, and whether the program collapsed. Source: ``harness.md`` (a run, step 3) and ``harness-statistics.md`` rules 2, 8, 9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nodes.agent.runs import ActiveRun, Now
+from nodes.clock import monotonic_s, utc_iso
+from policies.harness.collapse import CollapseWatch
+from policies.harness.conditions import Conditions, disturbances
+from policies.harness.dose import dose_problem
+from policies.harness.rows import Arm, BlockRow, LeftOut, Order, UnitDose, WindowRow
+from policies.harness.validity import Happening, Part, foremost
+
+if TYPE_CHECKING:
+    from nodes.agent.core import Agent
+
+__all__ = ["BlockRunner"]
+
+READY_WITHIN_S = 300.0
+# harness.md: ON's washout begins when the work runs, at most five minutes after the switch.
+WORK_STARTS_WITHIN_S = 300.0
+# A hold that is not confirmed by then is carried out by stopping the work: OFF must be off.
+HELD_WITHIN_S = 30.0
+STOPPED_WITHIN_S = 120.0
+# How long a window waits for the event that closes its last step; then the open step counts as far as it got.
+CLOSING_MIN_S, CLOSING_MAX_S = 2.0, 300.0
+
+
+class _LeftOut(Exception):
+    """The block no longer measures: what happened, all of it."""
+
+    def __init__(self, *happened: tuple[LeftOut, str]) -> None:
+        super().__init__(happened[0][1])
+        self.happened = happened
+
+
+class _Collapse(Exception):
+    pass
+
+
+@dataclass(slots=True)
+class _Edge:
+    """Readings at one edge of a window: metered CPU or device seconds so far and seconds run, by attempt."""
+
+    at_s: float
+    busy_s: dict[str, float | str]
+
+
+class BlockRunner:
+    """Measures block ``number`` of ``run``. ``measure`` answers with the row; it raises nothing but programming errors."""
+
+    def __init__(self, agent: Agent, run: ActiveRun, number: int, order: Order) -> None:
+        self.agent = agent
+        self.run = run
+        self.spec = run.spec
+        self.number = number
+        self.order = order
+        self.arm: Arm = "on" if order == "on_first" else "off"
+        self.started: Conditions | None = None
+        self.windows: dict[Arm, WindowRow] = {}
+        self.watch: CollapseWatch | None = None
+        self.waited_for_work_s: float | None = None
+        self.before_arms = False
+        self.part: Part = "waiting"
+
+    async def measure(self) -> BlockRow:
+        arms: tuple[Arm, Arm] = ("on", "off") if self.order == "on_first" else ("off", "on")
+        try:
+            await self._ready()
+            for position, arm in enumerate(arms, 1):
+                self.arm = arm
+                await self._switch()
+                await self._washout()
+                self.windows[arm] = await self._window(1 if position == 1 else 2)
+            return self._judged()
+        except _LeftOut as left:
+            return self._left_out(left)
+        except _Collapse as collapse:
+            return self._row("left_out", None, None, collapse=str(collapse))
+        finally:
+            self.run.part = "hold"
+            self.run.resting = False
+            self.run.now = Now()
+            self.agent.sources_keep_since(self.spec.rule, None)
+            self.agent.evaluate("tick")
+
+    async def _ready(self) -> None:
+        """A block begins under conditions that it can keep: with the program running and read, and no phase on.
+
+        Waiting here (with the work held) also bounds how fast left-out blocks can follow each other.
+        """
+        self.run.part = "hold"
+        self.agent.evaluate("tick")
+        await self._until("waiting", monotonic_s() + READY_WITHIN_S, lambda run: self._not_ready(run) is None)
+        why = self._not_ready(self.run)
+        if why is not None:
+            self.before_arms = True
+            raise _LeftOut((why[0], f"not ready within {READY_WITHIN_S:.0f} s: {why[1]}"))
+        self.started = self.agent.conditions(self.run)
+
+    def _not_ready(self, run: ActiveRun) -> tuple[LeftOut, str] | None:
+        now = self.agent.conditions(run)
+        return (
+            ("program_died", "the program does not run")
+            if not now.program
+            else next(iter(disturbances(now, now)), None)
+        )
+
+    # -- the parts of an arm ----------------------------------------------------------------------------------------
+
+    async def _switch(self) -> None:
+        """Hold or grant, and wait until it has taken effect: the work runs, or is seen held."""
+        spec, run = self.spec, self.run
+        run.part = "grant" if self.arm == "on" and spec.kind == "ab" else "hold"
+        run.resting = spec.kind == "self" and self.arm == "off"
+        self.watch = self._collapse_watch()
+        self.agent.sources_keep_since(spec.rule, monotonic_s() - 60.0)
+        code = "RUN_GRANT" if run.part == "grant" else "RUN_HOLD"
+        self.agent.journal.write(code, {"run": run.run, "block": self.number, "arm": self.arm})
+        if run.part == "grant":
+            if spec.feed is not None:
+                self.agent.feed(run)
+            began = monotonic_s()
+            await self._until("waiting", began + WORK_STARTS_WITHIN_S, self.agent.work_runs)
+            if not self.agent.work_runs(run):
+                why = self.agent.why_not_running(run)
+                raise _LeftOut(("no_dose", f"the work did not run within {WORK_STARTS_WITHIN_S:.0f} s: {why}"))
+            self.waited_for_work_s = monotonic_s() - began
+            return
+        await self._until("waiting", monotonic_s() + HELD_WITHIN_S, self.agent.work_held)
+        if not self.agent.work_held(run):
+            self.agent.stop_tested_work(run, "it did not hold when asked; OFF must be off")
+            await self._until("waiting", monotonic_s() + STOPPED_WITHIN_S, self.agent.work_held)
+        if not self.agent.work_held(run):
+            limit_s = HELD_WITHIN_S + STOPPED_WITHIN_S
+            raise _LeftOut(("clock", f"the work could be neither held nor stopped within {limit_s:.0f} s"))
+
+    async def _washout(self) -> None:
+        await self._until("washout", monotonic_s() + self.spec.washout_s)
+
+    async def _window(self, position: int) -> WindowRow:
+        spec, agent, run = self.spec, self.agent, self.run
+        started_at, begin = utc_iso(), self._edge()
+        await self._until("window", begin.at_s + spec.window_s)
+        end = self._edge()
+        track = agent.progress(spec.rule).track
+        longest = track.longest_step_s
+        limit_s = min(CLOSING_MAX_S, max(CLOSING_MIN_S, 2.0 * (longest or 0.0)))
+        await self._until("closing", end.at_s + limit_s, lambda _run: track.closed_after(end.at_s))
+        view = agent.progress(spec.rule)
+        length_s = end.at_s - begin.at_s
+        events = view.track.count_between(begin.at_s, end.at_s) if view.readable else None
+        ran_s = agent.work_ran_s(run, begin.at_s, end.at_s) if run.part == "grant" else 0.0
+        units = self._units(begin, end, length_s) if run.part == "grant" else ()
+        shares = [unit.share for unit in units]
+        unknown = next((u.unknown_reason for u in units if u.share is None), None)
+        return WindowRow(
+            run=run.run,
+            block=self.number,
+            arm=self.arm,
+            position=1 if position == 1 else 2,
+            started_at=started_at,
+            started_mono_s=begin.at_s,
+            length_s=length_s,
+            events=events,
+            rate=None if events is None else events / length_s,
+            longest_step_s=view.track.longest_step_s,
+            work_ran_s=ran_s,
+            dose=None if unknown is not None or run.part != "grant" else sum(s for s in shares if s is not None),
+            dose_unknown_reason=unknown,
+            units=units,
+        )
+
+    # -- waiting and watching ---------------------------------------------------------------------------------------
+
+    async def _until(self, part: Part, until_s: float, done: Callable[[ActiveRun], bool] | None = None) -> None:
+        """Wait until ``until_s`` (monotonic) or until ``done``; leave at once when the block no longer measures."""
+        run = self.run
+        self.part = part
+        run.now = Now(self.number, self.arm, part, until_s)
+        while True:
+            self._check(part)
+            now_s = monotonic_s()
+            if now_s >= until_s or (done is not None and done(run)):
+                return
+            await self.agent.next_pulse(until_s - now_s)
+
+    def _check(self, part: str) -> None:
+        if self.run.ending is not None or self.agent.runs.active is not self.run:
+            gone = self.run.ending in (None, "cut")
+            raise _LeftOut(("cut", "the run's process went away" if gone else f"the run was {self.run.ending}"))
+        if self.started is None:
+            return
+        spoiled = disturbances(self.started, self.agent.conditions(self.run))
+        if spoiled:
+            raise _LeftOut(*spoiled)
+        if self.watch is not None and self.run.part == "grant" and part in ("washout", "window", "closing"):
+            why = self.watch.step(monotonic_s(), self.agent.progress(self.spec.rule).track)
+            if why is not None:
+                raise _Collapse(why)
+
+    def _collapse_watch(self) -> CollapseWatch | None:
+        """Only while the work runs: an ON arm is compared with the OFF windows of the run, or its reference until there are some."""
+        if self.spec.kind != "ab" or self.arm != "on":
+            return None
+        record = self.agent.runs.record(self.run.run)
+        off = [
+            row.off.rate
+            for row in self.agent.runs.blocks(self.run.run)
+            if row.off is not None and row.off.rate is not None
+        ]
+        if "off" in self.windows and self.windows["off"].rate is not None:
+            off.append(self.windows["off"].rate)
+        reference = record["reference"]["rate"] if record.get("reference") else None
+        return CollapseWatch.for_run(off, reference, self.spec.window_s)
+
+    # -- readings ---------------------------------------------------------------------------------------------------
+
+    def _edge(self) -> _Edge:
+        busy = {} if self.run.part != "grant" else self.agent.busy_totals(self.run)
+        return _Edge(monotonic_s(), busy)
+
+    def _units(self, begin: _Edge, end: _Edge, length_s: float) -> tuple[UnitDose, ...]:
+        """Metered share of each unit over the window: busy seconds over seconds times the cores its stage declares."""
+        found = []
+        for attempt, facts in self.agent.tested_facts(self.run).items():
+            if attempt not in begin.busy_s and attempt not in end.busy_s:
+                continue
+            # A unit that started inside the window had used nothing before; one that ended keeps its last total.
+            first, last = begin.busy_s.get(attempt, 0.0), end.busy_s.get(attempt, "it ended and its total was not kept")
+            if isinstance(first, str) or isinstance(last, str):
+                share, why = None, first if isinstance(first, str) else str(last)
+            else:
+                share, why = max(0.0, last - first) / (length_s * facts.cores), None
+            found.append(
+                UnitDose(
+                    attempt=attempt,
+                    module=facts.module,
+                    stage=facts.stage,
+                    share=share,
+                    asked=facts.duty,
+                    unknown_reason=why,
+                )
+            )
+        return tuple(found)
+
+    # -- the row ----------------------------------------------------------------------------------------------------
+
+    def _judged(self) -> BlockRow:
+        on, off = self.windows["on"], self.windows["off"]
+        if off.events is None or on.events is None:
+            return self._row("left_out", "source_unreadable", "the source could not be read at a window's end")
+        if off.events <= 0.0:
+            return self._row("left_out", "no_off_progress", "the program made no progress in the OFF window", arm="off")
+        problem = dose_problem(on, self.spec.duty) if self.spec.kind == "ab" else None
+        if problem is not None:
+            return self._row("left_out", "no_dose", problem, arm="on")
+        return self._row("counted", None, None)
+
+    def _left_out(self, left: _LeftOut) -> BlockRow:
+        """The reason that speaks against the work comes first; the others stand beside it, so that none is voided away."""
+        arm = None if self.before_arms else self.arm
+        seen = [Happening(reason, arm, None, detail) for reason, detail in left.happened]
+        first = foremost(seen) or seen[0]
+        row = self._row("left_out", first.reason, first.detail)
+        also = [{"reason": other.reason, "arm": arm, "part": self.part} for other in seen if other is not first]
+        return row.model_copy(update={"extra": row.extra | ({"also": also} if also else {})})
+
+    def _row(
+        self,
+        state: str,
+        reason: LeftOut | None,
+        detail: str | None,
+        arm: Arm | None = None,
+        collapse: str | None = None,
+    ) -> BlockRow:
+        extra: dict[str, Any] = {} if state == "counted" else {"part": self.part}
+        if self.waited_for_work_s is not None:
+            extra["waited_for_work_s"] = round(self.waited_for_work_s, 3)
+        return BlockRow(
+            run=self.run.run,
+            number=self.number,
+            order=self.order,
+            state="cut" if reason == "cut" else state,  # type: ignore[arg-type]
+            reason=reason,
+            reason_arm=None if state == "counted" or self.before_arms else arm or self.arm,
+            reason_detail=detail,
+            collapse=collapse,
+            on=self.windows.get("on"),
+            off=self.windows.get("off"),
+            extra=extra,
+        )

@@ -1,0 +1,203 @@
+"""How a run ends, and what the agent keeps of it: the certificate, or the reason why there is none.
+
+The agent believes no flow: the windows are its own journaled ones, and the verdict is recomputed from them in a child
+process (the statistics need SciPy, which has no place in this process). Source: ``harness.md``, "Certificates".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from policies.certificate import (
+    Certificate,
+    Fingerprint,
+    Validity,
+    differences,
+    issue,
+    revocations,
+    standing,
+    validity,
+)
+
+from nodes.clock import utc_now
+from policies.harness.dose import certified_duty
+from policies.harness.spec import RunSpec
+from policies.harness.validity import certifiable, counted
+from policies.refusal import Refused
+
+if TYPE_CHECKING:
+    from nodes.agent.core import Agent
+    from nodes.agent.plan import Planner
+
+__all__ = ["Certifier"]
+
+PASS = "no slowdown shown"
+RECOMPUTE_WITHIN_S = 120.0
+
+
+def _refused(run: str, why: str, remedy: str = "the report says more: cotenant protection ab show ") -> Refused:
+    return Refused(
+        "CERT_REFUSED", f"a certificate for run {run}", why, remedy + (run if remedy.endswith("show ") else "")
+    )
+
+
+class Certifier:
+    def __init__(self, agent: Agent, planner: Planner) -> None:
+        self.agent = agent
+        self.planner = planner
+        self.key = _key(agent.dir / "key")
+
+    # -- endings ----------------------------------------------------------------------------------------------------
+
+    def end(self, run: str, ending: str, reason: str | None, verdict: dict[str, Any] | None) -> dict[str, Any]:
+        """Close the run. Harm that it showed revokes what was certified for the same work at that duty or more."""
+        agent = self.agent
+        before = agent.runs.record(run)
+        record = agent.runs.end(run, ending, reason, verdict)
+        agent.end_feed(run)
+        agent.evaluate("tick")
+        agent.pulse()
+        if before["state"] != "ended" and before["spec"]["kind"] == "ab":
+            kept = [certificate for certificate, revoked in self._all() if revoked is None]
+            for certificate in revocations(record, kept):
+                why = f"run {run} ended {ending} for the same work at duty {before['spec']['duty'] or 1:g}"
+                agent.journal.revoke_certificate(certificate.certificate, why)
+                agent.journal.write("CERT_REVOKED", {"certificate": certificate.certificate, "run": run, "why": why})
+        return record
+
+    # -- certificates -----------------------------------------------------------------------------------------------
+
+    async def offer(self, run: str) -> dict[str, Any]:
+        """Keep a certificate for a run that ended with a pass, or refuse with the reason (journaled either way)."""
+        agent = self.agent
+        record = agent.runs.record(run)
+        if record["certificate"] is not None:
+            return dict(record["certificate"])
+        try:
+            certificate = await self._issue(record)
+        except Refused as refused:
+            agent.journal.write("CERT_REFUSED", {"run": run, "why": refused.why})
+            agent.runs.change(run, certificate_refused=refused.why)
+            raise
+        row = certificate.model_dump(mode="json")
+        agent.journal.put_certificate(certificate.certificate, run, row)
+        agent.runs.change(run, certificate=row)
+        agent.journal.write("CERT_ISSUED", {"certificate": certificate.certificate, "run": run, "duty": certificate.certified_duty,
+                                            "demonstration": certificate.demonstration})  # fmt: skip
+        return row
+
+    async def _issue(self, record: dict[str, Any]) -> Certificate:
+        run, spec = record["run"], RunSpec.model_validate(record["spec"])
+        if record["state"] != "ended" or record["ending"] != PASS:
+            raise _refused(run, f"it ended {record['ending'] or 'not yet'}; only '{PASS}' earns one")
+        if spec.kind != "ab":
+            raise _refused(run, f"a {spec.kind} run earns none: no fleet work ran in it")
+        rows = self.agent.runs.blocks(run)
+        why = certifiable(rows)
+        if why is not None:
+            raise _refused(run, why)
+        decided = await self._recompute(run, spec)
+        if decided["verdict"] != PASS:
+            raise _refused(run, f"recomputed from the node's own journal its verdict is '{decided['verdict']}'")
+        now_print = await self.planner.fingerprint(spec.rule)
+        then_print = Fingerprint.model_validate(record["fingerprint"])
+        changed = differences(then_print, now_print)
+        if changed:
+            raise _refused(run, "what it was measured under changed meanwhile: " + "; ".join(changed))
+        if record["section_version"] != self.agent.section_version:
+            raise _refused(
+                run,
+                f"the protection section changed meanwhile (version {record['section_version']} → {self.agent.section_version})",
+            )
+        timed = self.planner.timed(spec)
+        if timed.looks_timed and not spec.accept_timed_source:
+            raise _refused(run, f"its source looks timed now: {timed.words}")
+        duty = certified_duty(counted(rows), spec.duty)
+        if duty is None or duty <= 0:
+            raise _refused(run, "no duty was metered, so there is nothing to certify")
+        others = [other for other in self.agent.journal.runs() if other["run"] != run]
+        stand = standing(record, others)
+        if not stand.may_certify:
+            raise _refused(run, stand.why, stand.remedy)
+        return issue(
+            record,
+            decided=decided,
+            duty=duty,
+            fingerprint=then_print,
+            rule=self.planner.rule_of(spec),
+            duty_device=self.agent.section.node.duty_device,
+            demonstration=spec.demonstration or bool(record["source"]["timed"]),
+            longest_unit_s=None,
+            now=utc_now(),
+            key=self.key,
+        )
+
+    async def _recompute(self, run: str, spec: RunSpec) -> dict[str, Any]:
+        """The verdict over the journaled windows, from a child process."""
+        blocks = [
+            [row.order, row.on.rate, row.off.rate] for row in counted(self.agent.runs.blocks(run)) if row.on and row.off
+        ]
+        question = {"blocks": blocks, "margin": spec.margin, "n_max": spec.n_max, "first_look": spec.first_look}
+        child = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "policies.statistics",
+            cwd=Path(__file__).resolve().parents[2],
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            out, err = await asyncio.wait_for(child.communicate(json.dumps(question).encode()), RECOMPUTE_WITHIN_S)
+        except TimeoutError:
+            child.kill()
+            raise _refused(
+                run, f"its verdict could not be recomputed within {RECOMPUTE_WITHIN_S:.0f} s", "offer it again"
+            ) from None
+        if child.returncode != 0:
+            raise _refused(run, f"its verdict could not be recomputed: {err.decode(errors='replace').strip()[-300:]}")
+        answer: dict[str, Any] = json.loads(out)
+        return answer
+
+    def _all(self) -> list[tuple[Certificate, str | None]]:
+        return [(Certificate.model_validate(row), revoked) for row, revoked in self.agent.journal.certificates()]
+
+    async def listed(self) -> list[dict[str, Any]]:
+        """Every certificate with its validity now."""
+        found = []
+        prints: dict[str, Fingerprint] = {}
+        for certificate, revoked in self._all():
+            if certificate.rule not in prints:
+                prints[certificate.rule] = await self.planner.fingerprint(certificate.rule)
+            state: Validity = validity(
+                certificate,
+                now=utc_now(),
+                fingerprint=prints[certificate.rule],
+                rule=self.agent.section.rule(certificate.rule),
+                duty_device=self.agent.section.node.duty_device,
+                bundles={m.module: m.digest for m in self.agent.modules.list() if m.state == "ready"},
+                revoked=revoked,
+                key=self.key,
+            )
+            found.append(certificate.model_dump(mode="json") | {"validity": state.as_dict()})
+        return found
+
+
+def _key(path: Path) -> bytes:
+    """The node's signing key, made once, readable by the agent's account alone."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        fresh = secrets.token_bytes(32)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.write(fresh)
+            file.flush()
+            os.fsync(file.fileno())
+        return fresh

@@ -1,0 +1,331 @@
+"""The agent: reads signals, judges with pure functions, acts, journals. One tick every two seconds, and on events between.
+
+What is decided stands in ``policies``; here is only the carrying out. ``evaluate`` is level-triggered: it compares what each
+unit should do with what it does, so a missed moment is repaired by the next look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from nodes.agent.observe import Observer
+from nodes.agent.runs import ActiveRun, Runs
+from nodes.client import node_dir
+from nodes.clock import boottime_s, monotonic_s
+from nodes.jobs import Attempt, JobManager
+from nodes.journal import Journal
+from nodes.meters.cpu import CpuMeter
+from nodes.modules import ModuleStore
+from nodes.sources.hub import ProgressView, SourceHub
+from policies.harness.conditions import Conditions
+from policies.section import EMPTY_SECTION, Section, parse_section
+from policies.units import NodeView, Reason, Unit, admission, desired, duties
+
+__all__ = ["TICK_S", "Agent", "TestedFacts"]
+
+log = logging.getLogger(__name__)
+
+TICK_S = 2.0
+How = Literal["tick", "event", "poll"]
+
+
+@dataclass(frozen=True, slots=True)
+class TestedFacts:
+    """What a window's dose needs to know of a unit under test."""
+
+    module: str
+    stage: str
+    cores: float
+    duty: float | None
+
+
+class Agent:
+    """State and effects of one node's agent. ``home`` is COTENANT_HOME; everything of the node lies under ``self.dir``."""
+
+    def __init__(self, home: Path, node: str, builtin_modules: Path) -> None:
+        self.home, self.node = home, node
+        self.dir = node_dir(home, node)
+        self.dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.journal = Journal(self.dir / "journal.sqlite")
+        self.started_s = monotonic_s()
+        self.section_version, self.section, self.section_text = self._section_in_force()
+        self.modules = ModuleStore(self.dir, builtin_modules)
+        self.jobs = JobManager(self.dir, self.journal.db, self.modules, self.journal.write, monotonic_s)
+        self.hub = SourceHub(monotonic_s)
+        self.hub.configure(self.section, Path.home())
+        self.observer = Observer(self.journal, self.hub)
+        self.meter = CpuMeter()
+        self.runs = Runs(self.journal)
+        self.waiting_why: dict[int, tuple[Reason, ...]] = {}
+        self.slots = os.cpu_count() or 1
+        self.view = NodeView(admits=False, admits_why="the agent has not judged every rule yet")
+        self._pulse = asyncio.Event()
+        self._tested_ended: dict[str, TestedFacts] = {}
+        self.tick_late_s = 0.0
+
+    # -- the protection section -------------------------------------------------------------------------------------
+
+    def _section_in_force(self) -> tuple[int, Section, str]:
+        newest = self.journal.newest_section()
+        if newest is None:
+            return 0, EMPTY_SECTION, ""
+        return int(newest["version"]), parse_section(newest["text"]), newest["text"]
+
+    def set_section(self, text: str, by: str) -> int:
+        """Validate and put in force. Raises ``SectionErrors`` and changes nothing when it is not valid."""
+        from policies.section import digest
+
+        section = parse_section(text)
+        version = self.journal.add_section(text, digest(text), by)
+        self.section_version, self.section, self.section_text = version, section, text
+        self.hub.configure(section, Path.home())
+        self.observer.configure(section)
+        self.journal.write(
+            "PROTECTION_CONFIG", {"version": version, "by": by, "rules": [rule.id for rule in section.rules]}
+        )
+        self.evaluate("tick")
+        return version
+
+    # -- the loop's steps -------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Adopt what an earlier agent left running, held, before anything else; it is judged by the first tick."""
+        self.observer.configure(self.section)
+        for attempt in self.jobs.adopt():
+            self.journal.write("AGENT_ADOPTED", {"attempt": attempt.attempt_id, "job": attempt.job_id})
+        self.journal.write("AGENT_STARTED", {"pid": os.getpid(), "section_version": self.section_version})
+
+    def tick(self) -> None:
+        now_s = monotonic_s()
+        gone = self.runs.release_if_gone()
+        if gone is not None:
+            self.end_feed(gone.run)
+        active = self.runs.active
+        if active is not None and active.resting:
+            # A self-cost run's OFF window: everything but the progress source rests.
+            self.hub.poll("tick")
+            self.jobs.tick(now_s)
+            self.pulse()
+            return
+        self.observer.refresh(now_s, self.jobs.registered_pids())
+        self.hub.poll("tick")
+        self.meter.sample(now_s, {a.attempt_id: self.jobs.tree(a.attempt_id) for a in self.jobs.attempts()})
+        if active is not None and active.part == "grant" and active.spec.feed is not None:
+            self.feed(active)
+        self.evaluate("tick")
+        self.jobs.tick(now_s)
+        self.pulse()
+
+    def on_source_event(self) -> None:
+        """The watcher woke us: read what changed; a phase of an ``immediate`` rule acts now, the rest waits for the tick."""
+        self._read_sources("event")
+
+    def on_source_poll(self) -> None:
+        """The same where there are no events to wake us."""
+        self._read_sources("poll")
+
+    def _read_sources(self, how: Literal["event", "poll"]) -> None:
+        updates = self.hub.poll(how)
+        immediate = {rule.id for rule in self.section.rules if rule.immediate}
+        if any(update.rule in immediate for update in updates):
+            self.evaluate("event")
+        self.pulse()
+
+    def evaluate(self, how: How) -> None:
+        """Judge every unit and every waiting job, and carry it out."""
+        now_s = monotonic_s()
+        run = self.runs.active
+        self.view = self.observer.node_view(self.section, how, now_s, run.view() if run is not None else None)
+        units = [self.unit(attempt) for attempt in self.jobs.attempts()]
+        live = {attempt.attempt_id: attempt for attempt in self.jobs.attempts()}
+        for wanted in desired(units, self.view):
+            self._carry_out(live[wanted.attempt], wanted.action, wanted.reasons, wanted.duty, wanted.unlimited)
+        if how == "tick":
+            self._evict_for_memory(units)
+        self._admit()
+
+    def _carry_out(
+        self, attempt: Attempt, action: str, reasons: tuple[Reason, ...], duty: float | None, unlimited: bool
+    ) -> None:
+        if attempt.state == "stopping":
+            return
+        facts = {"attempt": attempt.attempt_id, "job": attempt.job_id, "why": [reason.why for reason in reasons]}
+        if action == "evict":
+            self.journal.write("PROTECTION_EVICT", facts)
+            feeds = attempt.feed_of is not None
+            self.jobs.stop(attempt.attempt_id, reasons[0].why, requeue=not feeds, fault=False)
+        elif action == "pause":
+            if attempt.state != "held" or attempt.hold_unlimited != unlimited:
+                if attempt.state != "held":
+                    self.journal.write("PROTECTION_PAUSE", facts)
+                self.jobs.hold(attempt.attempt_id, "; ".join(reason.why for reason in reasons), unlimited=unlimited)
+        else:
+            if attempt.duty != duty:
+                self.jobs.set_duty(attempt.attempt_id, duty)
+            if attempt.state == "held":
+                self.journal.write("PROTECTION_RESUME", facts | {"duty": duty})
+                self.jobs.release(attempt.attempt_id)
+
+    def _evict_for_memory(self, units: list[Unit]) -> None:
+        victim = self.observer.memory_victim({u.attempt: self.jobs.tree(u.attempt) for u in units})
+        if victim is not None:
+            self.journal.write("PROTECTION_EVICT", {"attempt": victim, "why": ["memory is very short"]})
+            self.jobs.stop(victim, "memory is very short", requeue=True, fault=False)
+
+    def _admit(self) -> None:
+        """Start what may start, oldest first; keep for the rest why it waits."""
+        self.waiting_why = {}
+        taken = len(self.jobs.attempts())
+        for job in self.jobs.waiting():
+            why = list(self._module_reasons(job.module))
+            module = self.modules.get(job.module)
+            if not why and module is not None:
+                unit = Unit("", job.job_id, module.module, job.stage, self.is_device(module.gpu_use),
+                            "cooperative_throttle" in module.capabilities, job.feed_of)  # fmt: skip
+                why += admission(unit, self.view)
+                if not why and taken >= self.slots:
+                    why.append(Reason("JOB_WAITING", f"all {self.slots} slots of the node are taken", "wait"))
+                if not why:
+                    others = [self.unit(attempt) for attempt in self.jobs.attempts()]
+                    share = duties([*others, unit], self.view).get("")
+                    self.jobs.start(job.job_id, duty=share)
+                    taken += 1
+            if why:
+                self.waiting_why[job.job_id] = tuple(why)
+
+    def _module_reasons(self, name: str) -> list[Reason]:
+        ready, why = self.modules.ready(name)
+        return [] if ready else [Reason("MODULE_NOT_READY", why, f"cotenant module doctor {name}")]
+
+    def begin_shutdown(self) -> None:
+        """Nothing is admitted any more; the run's block is cut; every attempt is stopped within its grace and requeued."""
+        if self.runs.active is not None:
+            self.runs.active.ending = "cut"
+        self.jobs.shutdown(monotonic_s())
+
+    # -- what units are ---------------------------------------------------------------------------------------------
+
+    def is_device(self, gpu_use: str) -> bool:
+        """Whether a module's work counts as device work: it uses the GPU, or the CPU is the duty device."""
+        return gpu_use != "none" or self.section.node.duty_device == "cpu"
+
+    def unit(self, attempt: Attempt) -> Unit:
+        return Unit(
+            attempt.attempt_id,
+            attempt.job_id,
+            attempt.module,
+            attempt.stage,
+            self.is_device(attempt.gpu_use),
+            "cooperative_throttle" in attempt.capabilities,
+            attempt.feed_of,
+        )
+
+    def tested(self, run: ActiveRun) -> list[Attempt]:
+        view = run.view()
+        return [attempt for attempt in self.jobs.attempts() if view.tests(self.unit(attempt))]
+
+    # -- what a block asks ------------------------------------------------------------------------------------------
+
+    def conditions(self, run: ActiveRun) -> Conditions:
+        view = self.hub.progress(run.spec.rule)
+        return Conditions(
+            program=self.observer.program(run.spec.rule),
+            phases_on=self.observer.phases_on(run.spec.rule),
+            asleep_s=boottime_s() - monotonic_s(),
+            power=self.observer.power,
+            memory_hard=self.observer.memory_level == "hard",
+            owner_pause=self.section.node.pause,
+            source_why=None if view.readable else view.why,
+        )
+
+    def progress(self, rule: str) -> ProgressView:
+        return self.hub.progress(rule)
+
+    def sources_keep_since(self, rule: str, since_s: float | None) -> None:
+        self.hub.progress(rule).track.keep_since(since_s)
+
+    def work_runs(self, run: ActiveRun) -> bool:
+        """Whether the work under test runs: some unit of it is not held and has written its first phase."""
+        return any(a.state == "running" and a.first_phase_mono_s is not None for a in self.tested(run))
+
+    def work_held(self, run: ActiveRun) -> bool:
+        """Whether nothing of the work under test can run: each unit is seen held, or gone."""
+        return all(a.state == "held" and a.hold_confirmed for a in self.tested(run))
+
+    def why_not_running(self, run: ActiveRun) -> str:
+        view = run.view()
+        for job in self.jobs.waiting():
+            module = self.modules.get(job.module)
+            reasons = self.waiting_why.get(job.job_id)
+            if reasons and module is not None:
+                unit = Unit("", job.job_id, module.module, job.stage, self.is_device(module.gpu_use), True, job.feed_of)
+                if view.tests(unit):
+                    return "; ".join(reason.why for reason in reasons)
+        return "none of it is queued" if not self.tested(run) else "it has not written its first phase"
+
+    def stop_tested_work(self, run: ActiveRun, why: str) -> None:
+        for attempt in self.tested(run):
+            if attempt.state != "stopping":
+                self.jobs.stop(attempt.attempt_id, why, requeue=attempt.feed_of is None, fault=False)
+
+    def feed(self, run: ActiveRun) -> None:
+        """See that a unit of the fed stage is there: one lives or waits, else one is queued."""
+        if any(a.feed_of == run.run and a.state != "stopping" for a in self.jobs.attempts()):
+            self.evaluate("tick")
+            return
+        if not any(job.feed_of == run.run for job in self.jobs.waiting()):
+            module, stage, payload = self.modules.feed(str(run.spec.feed))
+            self.jobs.submit(module, stage, payload, feed_of=run.run)
+        self.evaluate("tick")
+
+    def end_feed(self, run: str) -> None:
+        for attempt in self.jobs.attempts():
+            if attempt.feed_of == run and attempt.state != "stopping":
+                self.jobs.stop(attempt.attempt_id, "the run it fed has ended", requeue=False, fault=False)
+        for job in self.jobs.waiting():
+            if job.feed_of == run:
+                self.jobs.cancel(job.job_id)
+
+    def work_ran_s(self, run: ActiveRun, begin_s: float, end_s: float) -> float:
+        return self.jobs.ran_between(lambda a: run.view().tests(self.unit(a)), begin_s, end_s)
+
+    def busy_totals(self, run: ActiveRun) -> dict[str, float | str]:
+        """Metered seconds so far of each unit under test, by attempt; a string says why one cannot be read."""
+        trees = {a.attempt_id: self.jobs.tree(a.attempt_id) for a in self.tested(run)}
+        for attempt in self.tested(run):
+            self._tested_ended[attempt.attempt_id] = TestedFacts(
+                attempt.module, attempt.stage, attempt.cores, attempt.duty
+            )
+        return self.meter.totals(monotonic_s(), trees)
+
+    def tested_facts(self, run: ActiveRun) -> dict[str, TestedFacts]:
+        return dict(self._tested_ended)
+
+    # -- pulses -----------------------------------------------------------------------------------------------------
+
+    def now_s(self) -> float:
+        return monotonic_s()
+
+    def pulse(self) -> None:
+        """Wake whoever waits for something to change."""
+        self._pulse.set()
+
+    async def next_pulse(self, at_most_s: float) -> None:
+        self._pulse.clear()
+        try:
+            await asyncio.wait_for(self._pulse.wait(), max(0.0, min(at_most_s, TICK_S)))
+        except TimeoutError:
+            pass
+
+    def wait_reason(self, job_id: int) -> tuple[Reason, ...]:
+        return self.waiting_why.get(job_id, ())
+
+
+Done = Callable[[ActiveRun], bool]
+_ = (Any, log)

@@ -1,0 +1,178 @@
+"""What a flow asks while it runs a harness run: begin or resume, the reference, one block after the other, looks."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from nodes.agent.block import BlockRunner
+from nodes.clock import monotonic_s, utc_iso
+from nodes.identity import ProcessId, liveness
+from policies.harness.rows import BlockRow, Order
+from policies.harness.spec import RunSpec
+from policies.refusal import Refused
+
+if TYPE_CHECKING:
+    from nodes.agent.core import Agent
+    from nodes.agent.plan import Planner
+    from nodes.rpc import Peer
+
+__all__ = ["Measurer"]
+
+HELD_WITHIN_S = 150.0
+
+
+class Measurer:
+    def __init__(self, agent: Agent, planner: Planner) -> None:
+        self.agent = agent
+        self.planner = planner
+        self._blocks: dict[tuple[str, int], asyncio.Task[BlockRow]] = {}
+
+    async def begin(
+        self, run: str, spec: RunSpec, holder: ProcessId, reviewed_by: str, flow_run_id: str | None
+    ) -> dict[str, Any]:
+        """Take the run lock. Everything that could only fail later is checked here again: time passed since the plan."""
+        runs = self.agent.runs
+        runs.check_free(run)
+        old = self.agent.journal.run(run)
+        facts = await self.planner.facts(spec, old)
+        if old is None:
+            await self.planner.plan(spec)
+            runs.check_free(run)
+        facts |= {"reviewed_by": reviewed_by, "flow_run_id": flow_run_id}
+        resumed = runs.begin(run, spec, holder, facts)
+        if resumed:
+            runs.close_started_blocks(run)
+        self.agent.evaluate("tick")
+        return {"resumed": resumed, "run": runs.record(run)}
+
+    async def reference(self, run: str) -> dict[str, Any]:
+        """The rate with the work held, for the watch for collapse only. Kept: a resumed run does not measure it twice."""
+        agent, active = self.agent, self.agent.runs.need_active(run)
+        kept = agent.runs.record(run)["reference"]
+        if kept is not None:
+            return dict(kept)
+        active.part = "hold"
+        agent.evaluate("tick")
+        if not await self._wait(active, "waiting", HELD_WITHIN_S, held=True):
+            agent.stop_tested_work(active, "it did not hold for the reference")
+            await self._wait(active, "waiting", HELD_WITHIN_S, held=True)
+        begin_s = monotonic_s()
+        agent.sources_keep_since(active.spec.rule, begin_s - 60.0)
+        await self._wait(active, "reference", active.spec.reference_s, held=False)
+        active.now.part, active.now.until_s = "idle", None
+        view, end_s = agent.progress(active.spec.rule), monotonic_s()
+        rate = view.track.count_between(begin_s, end_s) / (end_s - begin_s) if view.readable else None
+        found = {
+            "rate": rate,
+            "length_s": end_s - begin_s,
+            "longest_step_s": view.track.longest_step_s,
+            "at": utc_iso(),
+        }
+        agent.runs.change(run, reference=found)
+        agent.journal.write("RUN_REFERENCE", {"run": run, **found})
+        return found
+
+    async def _wait(self, active: Any, part: str, limit_s: float, *, held: bool) -> bool:
+        """Wait ``limit_s``, or until the work is held. Refused when the run ends meanwhile."""
+        until_s = monotonic_s() + limit_s
+        active.now.part, active.now.until_s = part, until_s
+        while monotonic_s() < until_s:
+            if held and self.agent.work_held(active):
+                return True
+            self.agent.runs.need_active(active.run)
+            await self.agent.next_pulse(until_s - monotonic_s())
+        return False
+
+    async def block(self, run: str, number: int, order: Order, peer: Peer) -> dict[str, Any]:
+        """Measure block ``number``, or give its row when it is journaled. A block that runs is joined, not run twice."""
+        active = self.agent.runs.need_active(run)
+        for row in self.agent.runs.blocks(run):
+            if row.number == number:
+                return row.model_dump()
+        if order not in ("on_first", "off_first"):
+            raise Refused(
+                "RUN_BAD_PARAMETER", f"order {order!r}", "it is on_first or off_first", "give the coin's order"
+            )
+        key = (run, number)
+        if active.measuring not in (None, number):
+            raise Refused("RUN_LOCKED", f"block {number}", f"block {active.measuring} is being measured", "wait for it")
+        if key not in self._blocks:
+            expected = self.agent.runs.next_number(run)
+            if number != expected:
+                raise Refused(
+                    "RUN_BAD_PARAMETER", f"block {number}", f"the next block of run {run} is {expected}", "ask for that"
+                )
+            self.agent.runs.note_started(run, number, order)
+            active.measuring = number
+            self._blocks[key] = asyncio.create_task(self._measure(active, number, order))
+        task = self._blocks[key]
+        gone = asyncio.create_task(peer.gone.wait())
+        try:
+            await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
+        if not task.done():
+            # The caller hung up. When its process is gone the run lets go now, and not at the next tick.
+            if liveness(active.holder) == "gone":
+                self.agent.runs.release_if_gone()
+                self.agent.pulse()
+            raise ConnectionError("the caller hung up")
+        return task.result().model_dump()
+
+    async def _measure(self, active: Any, number: int, order: Order) -> BlockRow:
+        agent = self.agent
+        try:
+            row = await BlockRunner(agent, active, number, order).measure()
+            agent.journal.put_block(active.run, number, row.model_dump())
+            code = {"counted": "RUN_BLOCK", "left_out": "RUN_BLOCK_LEFT_OUT", "cut": "RUN_BLOCK_CUT"}[row.state]
+            agent.journal.write(
+                code,
+                {
+                    "run": active.run,
+                    "block": number,
+                    "order": order,
+                    "on": row.on.rate if row.on else None,
+                    "off": row.off.rate if row.off else None,
+                    "dose": row.on.dose if row.on else None,
+                    "reason": row.reason,
+                    "detail": row.reason_detail or row.collapse,
+                },
+            )
+            return row
+        finally:
+            active.measuring = None
+            self._blocks.pop((active.run, number), None)
+            if agent.runs.active is not active:
+                agent.end_feed(active.run)
+
+    def look(self, run: str, look: dict[str, Any]) -> dict[str, Any]:
+        self.agent.runs.need_active(run)
+        looks = self.agent.runs.record(run)["looks"]
+        if all(kept.get("n") != look.get("n") for kept in looks):
+            self.agent.runs.change(run, looks=[*looks, look])
+            self.agent.journal.write("RUN_LOOK", {"run": run, **look})
+        return look
+
+    def status(self, run: str | None) -> dict[str, Any] | None:
+        """The run asked for, else the one that has the node, else None."""
+        active = self.agent.runs.active
+        name = run if run is not None else active.run if active is not None else None
+        if name is None:
+            return None
+        record = self.agent.runs.record(name)
+        states = [row["state"] for row in record["blocks"]]
+        running = active is not None and active.run == name
+        return {
+            "run": name,
+            "spec": record["spec"],
+            "state": record["state"],
+            "ending": record["ending"],
+            "reason": record["reason"],
+            "now": active.now.as_dict() if running and active is not None else None,
+            "counted": states.count("counted"),
+            "left_out": len(states) - states.count("counted"),
+            "looks": record["looks"],
+            "reference": record["reference"],
+            "flow_run_id": record["flow_run_id"],
+        }

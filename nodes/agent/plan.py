@@ -1,0 +1,360 @@
+"""The plan of a harness run: everything that could only fail later is refused now, with what would work.
+
+Also what a run's record starts with (``facts``) and what a new protection section would change (``preview``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from policies.certificate import Fingerprint, differences
+from policies.sources.timed import TimedCheck, check_timed
+
+from nodes.fingerprint import program_files, read_fingerprint
+from policies.harness.attempts import attempts_before
+from policies.harness.spec import RunSpec
+from policies.refusal import Refused
+from policies.section import Rule, SectionErrors, digest, parse_section
+from policies.sources.progress import window_fits
+from policies.units import RunView, Unit, reasons
+from policies.version import VERSION
+from policies.work import WorkSelector
+
+if TYPE_CHECKING:
+    from nodes.agent.core import Agent
+
+__all__ = ["Planner"]
+
+RATE_WINDOW_S = 60.0
+
+
+class Planner:
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+
+    # -- the plan ---------------------------------------------------------------------------------------------------
+
+    async def plan(self, spec: RunSpec) -> dict[str, Any]:
+        """The plan in figures and words, or ``Refused``."""
+        agent = self.agent
+        agent.runs.check_free()
+        rule = self._rule(spec)
+        agent.tick()
+        processes = agent.observer.processes(spec.rule)
+        if not processes:
+            raise Refused(
+                "RUN_NO_PROGRAM",
+                f"rule {spec.rule!r}",
+                "no running process matches it, so there is nothing to measure",
+                f"start the program, then: cotenant protection preview {agent.node} FILE",
+            )
+        source = self._source(spec)
+        work = self._work(spec)
+        warnings = self._forbidden(spec, work)
+        before = attempts_before(agent.journal.runs(), spec)
+        planned = max(spec.first_look, min(spec.blocks, spec.n_max))
+        return {
+            "spec": spec.model_dump(),
+            "rule": rule.model_dump(mode="json", by_alias=True, exclude_none=True),
+            "processes": processes,
+            "source": source,
+            "work": work,
+            "feed": spec.feed,
+            "planned_blocks": planned,
+            "planned_hours": (planned * spec.block_s + spec.reference_s) / 3600.0,
+            "longest_hours": (spec.n_max * spec.block_s + spec.reference_s) / 3600.0,
+            "n_max": spec.n_max,
+            "looks": list(spec.looks),
+            "held": _held(spec),
+            "allowed": _allowed(spec),
+            "warnings": warnings + ([] if planned == spec.blocks else [
+                f"--blocks {spec.blocks} is not one of the looks that fit; {planned} blocks are planned"]),
+            "attempts_before": before,
+            "certificate_kind": "none" if spec.kind != "ab" else "demonstration" if spec.demonstration else "certificate",
+        }  # fmt: skip
+
+    def _rule(self, spec: RunSpec) -> Rule:
+        rule = self.agent.section.rule(spec.rule)
+        if rule is None:
+            known = (
+                ", ".join(r.id for r in self.agent.section.rules)
+                or "none; cotenant protection set NODE FILE makes some"
+            )
+            raise Refused(
+                "RUN_NO_RULE", f"rule {spec.rule!r}", f"node {self.agent.node} has no such rule", f"its rules: {known}"
+            )
+        if rule.protect is None or rule.protect.metric != "progress_rate" or rule.protect.source is None:
+            raise Refused(
+                "RUN_NO_SOURCE",
+                f"rule {spec.rule!r}",
+                "it protects no progress_rate, so there is no progress to measure",
+                'give it protect = { metric = "progress_rate", source = { jsonl = "FILE", event = "NAME" } }',
+            )
+        if rule.protect.source.kind == "exec":
+            raise Refused(
+                "RUN_NO_SOURCE",
+                f"rule {spec.rule!r}",
+                "an exec probe is no event or counter source",
+                "use jsonl or log_regex",
+            )
+        return rule
+
+    def _source(self, spec: RunSpec) -> dict[str, Any]:
+        view = self.agent.hub.progress(spec.rule)
+        if not view.readable:
+            raise Refused(
+                view.code or "PROTECTION_SOURCE_UNREADABLE",
+                f"the progress source of rule {spec.rule!r} ({view.path})",
+                view.why or "it cannot be read",
+                f"cotenant protection sources {self.agent.node}",
+            )
+        timed = self.timed(spec)
+        if timed.looks_timed and not spec.accept_timed_source:
+            raise Refused(
+                "SOURCE_LOOKS_TIMED",
+                f"the progress source of rule {spec.rule!r} ({view.path})",
+                timed.words,
+                "count units of work instead; or --accept-timed-source, for a demonstration certificate at most",
+                {"cv": timed.cv, "mean_s": timed.mean_s, "gaps": timed.gaps},
+            )
+        if spec.kind == "ab" or view.track.arrivals:
+            misfit = window_fits(view.track, spec.window_s)
+            if misfit is not None:
+                raise Refused(
+                    "RUN_WINDOW_TOO_SHORT",
+                    f"--window {spec.window_s:g}",
+                    misfit,
+                    "give a longer --window, or flush each line",
+                )
+        return {
+            "kind": view.kind,
+            "path": str(view.path),
+            "state": "read",
+            "rate": view.track.rate(self.agent.now_s(), RATE_WINDOW_S),
+            "gaps": timed.gaps,
+            "timed": timed.looks_timed,
+            "timed_why": timed.words,
+        }
+
+    def timed(self, spec: RunSpec) -> TimedCheck:
+        return check_timed(self.agent.hub.progress(spec.rule).track)
+
+    def _work(self, spec: RunSpec) -> list[dict[str, Any]]:
+        """The stages under test on this node, with the bundle they would run from."""
+        if spec.kind != "ab":
+            return []
+        agent = self.agent
+        if spec.feed is not None:
+            agent.modules.feed(spec.feed)  # refuses a feed that cannot be
+        selector = WorkSelector(spec.feed if spec.feed is not None else spec.work)
+        found = []
+        for module in agent.modules.list():
+            if module.state != "ready":
+                continue
+            for stage in module.stages:
+                if not selector.selects(module.module, stage, device=agent.is_device(module.gpu_use)):
+                    continue
+                jobs = [
+                    j
+                    for j in agent.jobs.list(limit=1000)
+                    if j.module == module.module and j.stage == stage and j.feed_of is None
+                ]
+                found.append(
+                    {
+                        "module": module.module,
+                        "short": module.short,
+                        "version": module.version,
+                        "digest": module.digest,
+                        "stage": stage,
+                        "gpu_use": module.gpu_use,
+                        "capabilities": sorted(module.capabilities),
+                        "queued": sum(j.state == "waiting" for j in jobs),
+                        "running": sum(j.state not in ("waiting", "ended") for j in jobs),
+                    }
+                )
+        if spec.feed is not None and not WorkSelector(spec.work).is_class and spec.work not in (
+            spec.feed, spec.feed.partition("/")[0], *(f["module"] for f in found), *(f"{f['module']}/{f['stage']}" for f in found)
+        ):  # fmt: skip
+            raise Refused(
+                "RUN_BAD_PARAMETER",
+                f"--feed {spec.feed}",
+                f"it is no part of --work {spec.work}",
+                f"try --work {spec.feed}",
+            )
+        if not found:
+            not_ready = [f"{m.short} ({m.why})" for m in agent.modules.list() if m.state != "ready"]
+            raise Refused(
+                "RUN_NO_WORK",
+                f"--work {spec.work}",
+                "no ready module of this node has such work"
+                + (f"; not ready: {', '.join(not_ready)}" if not_ready else ""),
+                "cotenant module list",
+            )
+        if spec.feed is None and not any(f["queued"] + f["running"] for f in found):
+            raise Refused(
+                "RUN_NO_WORK",
+                f"--work {spec.work}",
+                "none of it is queued or running, so the ON windows would measure nothing",
+                f"queue some, or give --feed {found[0]['short']}/{found[0]['stage']}",
+            )
+        if spec.duty is not None:
+            throttled = [f for f in found if "cooperative_throttle" in f["capabilities"]]
+            if not throttled:
+                raise Refused(
+                    "RUN_BAD_PARAMETER",
+                    f"--duty {spec.duty:g}",
+                    "none of the work under test can hold a duty",
+                    "leave --duty out",
+                )
+            return throttled
+        return found
+
+    def _forbidden(self, spec: RunSpec, work: list[dict[str, Any]]) -> list[str]:
+        """Refused when something forbids the work whatever the run; a phase that is on now is only a warning."""
+        agent = self.agent
+        warnings = []
+        view = agent.observer.node_view(
+            agent.section,
+            "tick",
+            agent.now_s(),
+            RunView("plan", spec.rule, WorkSelector(spec.work), "grant", spec.off, spec.duty, spec.feed),
+        )
+        for item in work:
+            unit = Unit(
+                "",
+                0,
+                item["module"],
+                item["stage"],
+                agent.is_device(item["gpu_use"]),
+                True,
+                "plan" if spec.feed else None,
+            )
+            for why in reasons(unit, view):
+                if why.code == "PROTECTION_PHASE_ON" and "cannot be read" not in why.why:
+                    warnings.append(f"{why.why}: blocks are left out until it ends")
+                    continue
+                raise Refused(
+                    "RUN_WORK_FORBIDDEN",
+                    f"{item['short']}/{item['stage']} beside rule {spec.rule!r}",
+                    f"it may not run even during the run: {why.why}",
+                    why.remedy or "change the protection section",
+                )
+        return warnings
+
+    # -- what a record starts with ----------------------------------------------------------------------------------
+
+    async def facts(self, spec: RunSpec, old: dict[str, Any] | None) -> dict[str, Any]:
+        agent = self.agent
+        rule = self._rule(spec)
+        agent.observer.refresh(agent.now_s(), agent.jobs.registered_pids())
+        fingerprint = await self.fingerprint(spec.rule)
+        view = agent.hub.progress(spec.rule)
+        timed = self.timed(spec)
+        runs = agent.journal.runs()
+        found: dict[str, Any] = {
+            "node": agent.node,
+            "section_version": agent.section_version,
+            "section_digest": digest(agent.section_text),
+            "agent_version": VERSION,
+            "fingerprint": fingerprint.model_dump(mode="json"),
+            "work": [{k: w[k] for k in ("module", "short", "version", "digest", "stage")} for w in self._work_or_old(spec, old)],
+            "program": {"processes": agent.observer.processes(spec.rule)},
+            "source": {"kind": view.kind, "path": str(view.path), "unit": "events", "timed": timed.looks_timed, "timed_why": timed.words},
+            "max_slowdown": rule.protect.max_slowdown if rule.protect else None,
+            "attempts_before": attempts_before(runs, spec),
+            "newest_null": _newest(runs, spec, "null"),
+            "newest_self": _newest(runs, spec, "self"),
+        }  # fmt: skip
+        if old is not None:
+            found["fingerprint_differences"] = differences(Fingerprint.model_validate(old["fingerprint"]), fingerprint)
+        return found
+
+    def _work_or_old(self, spec: RunSpec, old: dict[str, Any] | None) -> list[dict[str, Any]]:
+        """On a resume queued work may have run out; what counts is that the bundles are the same."""
+        if old is None:
+            return self._work(spec)
+        now = {m.module: m for m in self.agent.modules.list() if m.state == "ready"}
+        return [
+            {**item, "version": now[item["module"]].version, "digest": now[item["module"]].digest}
+            if item["module"] in now
+            else {**item, "digest": "not ready"}
+            for item in old["work"]
+        ]
+
+    async def fingerprint(self, rule: str) -> Fingerprint:
+        """Hashing a large executable takes a while, so it is done in a thread."""
+        files = program_files(self.agent.observer.processes(rule))
+        return await asyncio.to_thread(read_fingerprint, files)
+
+    # -- sections ---------------------------------------------------------------------------------------------------
+
+    def preview(self, text: str) -> dict[str, Any]:
+        try:
+            section = parse_section(text)
+        except SectionErrors as errors:
+            return {
+                "ok": False,
+                "errors": [error.as_dict() for error in errors.errors],
+                "changes": [],
+                "matches": [],
+                "held": [],
+            }
+        agent = self.agent
+        agent.observer.refresh(agent.now_s(), agent.jobs.registered_pids())
+        matches = agent.observer.matches(section)
+        active = {m["rule"] for m in matches if m["processes"] or m["unreadable"]}
+        pausing = [r for r in section.rules if r.id in active and (r.pause_fleet or r.evict or r.protect)]
+        held = [a.job_id for a in agent.jobs.attempts()] if pausing or section.node.pause else []
+        return {"ok": True, "errors": [], "changes": self.changes(text), "matches": matches, "held": held}
+
+    def changes(self, text: str) -> list[str]:
+        """What a valid section changes, in words; an invalid one changes nothing."""
+        try:
+            new = parse_section(text)
+        except SectionErrors:
+            return []
+        old = self.agent.section
+        before, after = old.node.model_dump(), new.node.model_dump()
+        found = [f"node.{key}: {before[key]} → {value}" for key, value in after.items() if before[key] != value]
+        old_rules, new_rules = {r.id: r for r in old.rules}, {r.id: r for r in new.rules}
+        found += [f"rule {name}: removed" for name in old_rules if name not in new_rules]
+        found += [f"rule {name}: added" for name in new_rules if name not in old_rules]
+        found += [
+            f"rule {name}: changed" for name, rule in new_rules.items() if name in old_rules and old_rules[name] != rule
+        ]
+        return found
+
+
+def _held(spec: RunSpec) -> list[str]:
+    if spec.kind == "null":
+        return ["all device work, in both windows of every block"]
+    if spec.kind == "self":
+        return ["all device work, in both windows; in OFF the agent's own meters and polling rest as well"]
+    how = "stopped and requeued" if spec.off == "evicted" else "paused"
+    return [
+        f"the work under test ({spec.feed or spec.work}) is {how} in OFF windows and between blocks",
+        "other device work, all along",
+    ]
+
+
+def _allowed(spec: RunSpec) -> list[str]:
+    if spec.kind != "ab":
+        return ["nothing runs that would not run anyway"]
+    duty = f"at a duty of {spec.duty:g}" if spec.duty is not None else "uncapped"
+    return [
+        f"in ON windows {spec.feed or spec.work} runs {duty} beside the program of rule {spec.rule}, without a certificate",
+        "every other rule, phases, your pause and the memory guard bind as ever; a collapse of the program ends the run at once",
+    ]
+
+
+def _newest(runs: list[dict[str, Any]], spec: RunSpec, kind: str) -> dict[str, Any] | None:
+    for run in runs:
+        if (
+            run["spec"]["kind"] == kind
+            and run["spec"]["rule"] == spec.rule
+            and run["state"] == "ended"
+            and run["verdict"]
+        ):
+            return {"run": run["run"], "ended_at": run["ended_at"], "ending": run["ending"], "verdict": run["verdict"]}
+    return None

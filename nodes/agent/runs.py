@@ -1,0 +1,229 @@
+"""Harness runs as the agent keeps them: the run lock, the record, resuming, ending.
+
+One run has the node at a time. The lock belongs to a process (pid, start ticks, boot id), not to a clock: when that process
+is gone the lock is free and hold and grant end, while the run itself stays open and may be resumed with the same spec,
+section, program, work and agent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from nodes.clock import monotonic_s, utc_iso
+from nodes.identity import ProcessId, liveness
+from nodes.journal import Journal
+from policies.harness.rows import BlockRow, Order
+from policies.harness.spec import RunSpec
+from policies.refusal import Refused
+from policies.units import RunView
+from policies.work import WorkSelector
+
+__all__ = ["ENDINGS", "ActiveRun", "Now", "Runs"]
+
+ENDINGS = (
+    "no slowdown shown",
+    "slowdown",
+    "inconclusive",
+    "refused",
+    "no_dose",
+    "harm_suspected",
+    "aborted",
+    "interrupted",
+)
+
+
+@dataclass(slots=True)
+class Now:
+    """Where a run is at this moment, for ``ab status``. ``until_s`` is monotonic, None where the end is not known."""
+
+    block: int | None = None
+    arm: str | None = None
+    part: Literal["idle", "reference", "waiting", "washout", "window", "closing"] = "idle"
+    until_s: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        left = None if self.until_s is None else max(0.0, self.until_s - monotonic_s())
+        return {"block": self.block, "arm": self.arm, "part": self.part, "left_s": left}
+
+
+@dataclass(slots=True)
+class ActiveRun:
+    """The run that has the lock. ``part`` is what the work under test may do; ``ending`` is set to stop what is going on."""
+
+    run: str
+    spec: RunSpec
+    holder: ProcessId
+    part: Literal["hold", "grant"] = "hold"
+    ending: str | None = None
+    resting: bool = False
+    now: Now = field(default_factory=Now)
+    measuring: int | None = None
+
+    def view(self) -> RunView:
+        return RunView(
+            self.run,
+            self.spec.rule,
+            WorkSelector(self.spec.work),
+            self.part,
+            self.spec.off,
+            self.spec.duty,
+            self.spec.feed,
+            tests_work=self.spec.kind == "ab",
+        )
+
+
+class Runs:
+    """The records in the journal, and the one active run."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        self.active: ActiveRun | None = None
+
+    # -- the lock ---------------------------------------------------------------------------------------------------
+
+    def check_free(self, run: str | None = None) -> None:
+        """Refused with RUN_LOCKED, naming the run that has the node, unless it is this very one."""
+        active = self.active
+        if active is None or active.run == run:
+            return
+        raise Refused(
+            "RUN_LOCKED",
+            f"a run on node {active.spec.node}",
+            f"run {active.run} (rule {active.spec.rule}) is measuring there; two runs at once would spoil each other",
+            f"cotenant protection ab status {active.spec.node}, or: cotenant protection ab abort {active.run}",
+            {"run": active.run},
+        )
+
+    def begin(self, run: str, spec: RunSpec, holder: ProcessId, facts: dict[str, Any]) -> bool:
+        """Take the lock for a new run, or go on with an open one. True when it was resumed.
+
+        Args:
+            facts: what the record starts with (section, fingerprint, work, program, source, …); compared on a resume.
+
+        Raises:
+            Refused: RUN_LOCKED, RUN_ENDED, RUN_CHANGED (with what differs, old → new).
+        """
+        self.check_free(run)
+        if self.active is not None and liveness(self.active.holder) != "gone" and self.active.holder != holder:
+            raise Refused(
+                "RUN_LOCKED", f"run {run}", f"process {self.active.holder.pid} drives it already", "let that one go on"
+            )
+        old = self.journal.run(run)
+        if old is None:
+            self.journal.put_run(run, {**facts, "run": run, "spec": spec.model_dump(), "state": "open", "ending": None,
+                                       "reason": None, "started_at": utc_iso(), "ended_at": None, "looks": [],
+                                       "reference": None, "verdict": None, "certificate": None})  # fmt: skip
+        else:
+            self._check_same(old, spec, facts)
+        self.active = ActiveRun(run, spec, holder)
+        where = {"run": run, "rule": spec.rule, "work": spec.work, "duty": spec.duty, "holder": holder.as_dict()}
+        self.journal.write("RUN_RESUMED" if old else "RUN_STARTED", where)
+        return old is not None
+
+    @staticmethod
+    def _check_same(old: dict[str, Any], spec: RunSpec, facts: dict[str, Any]) -> None:
+        run = old["run"]
+        if old["state"] != "open":
+            raise Refused(
+                "RUN_ENDED", f"run {run}", f"it ended: {old['ending']}", "start a new run", {"ending": old["ending"]}
+            )
+        changed = []
+        if old["spec"] != spec.model_dump():
+            before = old["spec"]
+            changed += [f"{k}: {before.get(k)} → {v}" for k, v in spec.model_dump().items() if before.get(k) != v]
+        for key in ("section_digest", "agent_version", "work"):
+            if old[key] != facts[key]:
+                changed.append(f"{key}: {old[key]} → {facts[key]}")
+        changed += facts.get("fingerprint_differences", [])
+        if changed:
+            raise Refused(
+                "RUN_CHANGED",
+                f"run {run}",
+                "it cannot go on, since what it measures changed: " + "; ".join(changed),
+                "start a new run",
+                {"changed": changed},
+            )
+
+    def need_active(self, run: str) -> ActiveRun:
+        if self.active is None or self.active.run != run:
+            record = self.journal.run(run)
+            if record is None:
+                raise Refused("RUN_UNKNOWN", f"run {run}", "this node knows no such run", "cotenant protection ab list")
+            if record["state"] == "ended":
+                raise Refused("RUN_ENDED", f"run {run}", f"it ended: {record['ending']}", "start a new run",
+                              {"ending": record["ending"]})  # fmt: skip
+            raise Refused("RUN_NOT_HELD", f"run {run}", "no process holds it", "begin (resume) it first")
+        return self.active
+
+    def release_if_gone(self) -> ActiveRun | None:
+        """Free the lock when the process that holds it is gone. Gives the run that was let go."""
+        active = self.active
+        if active is None or liveness(active.holder) != "gone":
+            return None
+        self.journal.write("RUN_HOLDER_GONE", {"run": active.run, "holder": active.holder.as_dict()})
+        active.ending = active.ending or "cut"
+        self.active = None
+        self.journal.write("RUN_RELEASED", {"run": active.run})
+        return active
+
+    # -- the record -------------------------------------------------------------------------------------------------
+
+    def record(self, run: str) -> dict[str, Any]:
+        record = self.journal.run(run)
+        if record is None:
+            raise Refused("RUN_UNKNOWN", f"run {run}", "this node knows no such run", "cotenant protection ab list")
+        return {**record, "blocks": self.journal.blocks(run)}
+
+    def change(self, run: str, **fields: Any) -> dict[str, Any]:
+        record = self.journal.run(run)
+        if record is None:
+            raise Refused("RUN_UNKNOWN", f"run {run}", "this node knows no such run", "cotenant protection ab list")
+        record.update(fields)
+        self.journal.put_run(run, record)
+        return record
+
+    def blocks(self, run: str) -> list[BlockRow]:
+        return [BlockRow.model_validate(row) for row in self.journal.blocks(run)]
+
+    # -- blocks that were begun -------------------------------------------------------------------------------------
+
+    def note_started(self, run: str, number: int, order: Order) -> None:
+        """Written before a block begins, so that a cut one keeps its number and its coin is never tossed again."""
+        self.change(run, begun={"number": number, "order": order})
+
+    def next_number(self, run: str) -> int:
+        return max((row.number for row in self.blocks(run)), default=0) + 1
+
+    def close_started_blocks(self, run: str) -> None:
+        """A block that was begun and has no row (the agent died in it) becomes a row that says it was cut."""
+        begun = (self.journal.run(run) or {}).get("begun")
+        if begun is None or any(row.number == begun["number"] for row in self.blocks(run)):
+            return
+        row = BlockRow(
+            run=run,
+            number=begun["number"],
+            order=begun["order"],
+            state="cut",
+            reason="cut",
+            reason_detail="the agent stopped in the middle of it",
+        )
+        self.journal.put_block(run, row.number, row.model_dump())
+        self.journal.write("RUN_BLOCK_CUT", {"run": run, "block": row.number, "detail": row.reason_detail})
+
+    def end(self, run: str, ending: str, reason: str | None, verdict: dict[str, Any] | None) -> dict[str, Any]:
+        """Close the record and free the lock; ending a run that has ended changes nothing."""
+        if ending not in ENDINGS:
+            raise Refused(
+                "RUN_BAD_ENDING", f"ending {ending!r}", "it is none of a run's endings", f"one of {', '.join(ENDINGS)}"
+            )
+        record = self.record(run)
+        if self.active is not None and self.active.run == run:
+            self.active.ending = ending
+            self.active = None
+            self.journal.write("RUN_RELEASED", {"run": run})
+        if record["state"] == "ended":
+            return record
+        self.change(run, state="ended", ending=ending, reason=reason, verdict=verdict, ended_at=utc_iso())
+        self.journal.write("RUN_ENDED", {"run": run, "ending": ending, "reason": reason}, f"run {run}: {ending}")
+        return self.record(run)

@@ -1,0 +1,278 @@
+"""The verbs of the socket (``docs/architecture.md`` lists them): thin, each checks its input and asks the agent."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from pydantic import ValidationError
+
+from nodes.agent.certify import Certifier
+from nodes.agent.core import Agent
+from nodes.agent.measure import Measurer
+from nodes.agent.plan import Planner
+from nodes.clock import monotonic_s
+from nodes.identity import ProcessId, boot_id, liveness, own_id
+from nodes.rpc import Peer, Verb
+from policies.harness.rows import Order
+from policies.harness.spec import RunSpec
+from policies.refusal import Refused
+from policies.section import SectionErrors
+from policies.version import PROTOCOL, VERSION
+
+__all__ = ["Verbs"]
+
+MAX_PAYLOAD_TEXT = 1 << 19
+
+
+class Verbs:
+    """One method a verb; ``table`` is what the server serves."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+        self.planner = Planner(agent)
+        self.measurer = Measurer(agent, self.planner)
+        self.certifier = Certifier(agent, self.planner)
+
+    def table(self) -> dict[str, Verb]:
+        measure, certify = self.measurer, self.certifier
+        return {
+            "hello": self.hello,
+            "status": self.status,
+            "section_show": self.section_show,
+            "section_preview": self.section_preview,
+            "section_set": self.section_set,
+            "sources": self.agent.hub.describe,
+            "modules": self.modules,
+            "module_add": self.module_add,
+            "module_doctor": self.module_doctor,
+            "job_submit": self.job_submit,
+            "job_list": self.job_list,
+            "job_show": self.job_show,
+            "job_cancel": self.job_cancel,
+            "timeline": self.timeline,
+            "admit_flow": self.admit_flow,
+            "run_plan": self.run_plan,
+            "run_begin": self.run_begin,
+            "run_reference": measure.reference,
+            "run_block": self.run_block,
+            "run_look": measure.look,
+            "run_status": self.run_status,
+            "run_end": self.run_end,
+            "run_abort": self.run_abort,
+            "run_show": self.run_show,
+            "run_list": self.run_list,
+            "certificate_offer": certify.offer,
+            "certificates": certify.listed,
+        }
+
+    # -- the node ---------------------------------------------------------------------------------------------------
+
+    def hello(self) -> dict[str, Any]:
+        me = own_id()
+        return {
+            "node": self.agent.node,
+            "version": VERSION,
+            "protocol": PROTOCOL,
+            "boot_id": boot_id(),
+            "pid": me.pid,
+            "start_ticks": me.start_ticks,
+            "home": str(self.agent.home),
+            "section_version": self.agent.section_version,
+            "uptime_s": round(monotonic_s() - self.agent.started_s, 1),
+        }
+
+    def status(self) -> dict[str, Any]:
+        agent = self.agent
+        node = agent.section.node
+        return self.hello() | {
+            "mode": node.mode,
+            "pause": node.pause,
+            "gpu_jobs": node.gpu_jobs,
+            "duty_device": node.duty_device,
+            "rules": agent.observer.describe(),
+            "sources": agent.hub.describe(),
+            "jobs": [self._job(job) for job in agent.jobs.list(limit=50) if job.state != "ended"],
+            "run": self.run_status(),
+            "memory": agent.observer.describe_memory(),
+            "journal": {"last_seq": agent.journal.last_seq(), "lost": agent.journal.lost},
+            "modules": self.modules(),
+            "tick_late_s": round(agent.tick_late_s, 3),
+        }
+
+    def timeline(self, after_seq: int = 0, limit: int = 500, code: str | None = None) -> dict[str, Any]:
+        if not 1 <= limit <= 5000:
+            raise Refused("BAD_PARAMETER", f"limit {limit}", "it is between 1 and 5000", "ask again with after_seq")
+        return {
+            "entries": self.agent.journal.entries(after_seq, limit, code),
+            "last_seq": self.agent.journal.last_seq(),
+        }
+
+    # -- the section ------------------------------------------------------------------------------------------------
+
+    def section_show(self, version: int | None = None) -> dict[str, Any]:
+        wanted = self.agent.section_version if version is None else version
+        if wanted == 0:
+            return {"version": 0, "text": "", "set_at": None, "set_by": None, "digest": None}
+        row = self.agent.journal.section(wanted)
+        if row is None:
+            raise Refused(
+                "SECTION_UNKNOWN", f"section version {wanted}", "there is none", "cotenant protection show NODE"
+            )
+        return row
+
+    def section_preview(self, text: str) -> dict[str, Any]:
+        return self.planner.preview(text)
+
+    def section_set(self, text: str, by: str) -> dict[str, Any]:
+        active = self.agent.runs.active
+        if active is not None:
+            raise Refused(
+                "RUN_LOCKED",
+                "the protection section",
+                f"run {active.run} is measuring under the section in force",
+                f"wait, or: cotenant protection ab abort {active.run}",
+            )
+        changes = self.planner.changes(text)
+        try:
+            version = self.agent.set_section(text, by)
+        except SectionErrors as errors:
+            self.agent.journal.write(
+                "PROTECTION_CONFIG_ERROR", {"by": by, "errors": [str(e) for e in errors.errors][:20]}
+            )
+            raise Refused(
+                "SECTION_INVALID",
+                "the protection section",
+                "; ".join(str(error) for error in errors.errors),
+                "correct it; the section in force is unchanged",
+                {"errors": [error.as_dict() for error in errors.errors]},
+            ) from errors
+        return {"version": version, "changes": changes}
+
+    # -- modules and jobs -------------------------------------------------------------------------------------------
+
+    def modules(self) -> list[dict[str, Any]]:
+        return [module.as_dict() for module in self.agent.modules.list()]
+
+    async def module_add(self, path: str) -> dict[str, Any]:
+        state = await asyncio.to_thread(self.agent.modules.add, path)
+        self.agent.journal.write("MODULE_ADDED", {"module": state.module, "digest": state.digest, "state": state.state})
+        self.agent.evaluate("tick")
+        return state.as_dict()
+
+    async def module_doctor(self, module: str) -> dict[str, Any]:
+        report = await asyncio.to_thread(self.agent.modules.doctor, module)
+        self.agent.evaluate("tick")
+        return report.as_dict()
+
+    def job_submit(
+        self, module: str, stage: str | None = None, payload: Any = None, timeout_s: float | None = None
+    ) -> dict[str, Any]:
+        job = self.agent.jobs.submit(module, stage, payload if payload is not None else {}, timeout_s=timeout_s)
+        self.agent.evaluate("tick")
+        return self._job(self.agent.jobs.get(job.job_id))
+
+    def _job(self, job: Any) -> dict[str, Any]:
+        why = self.agent.wait_reason(job.job_id)
+        attempt = next((a for a in self.agent.jobs.attempts() if a.job_id == job.job_id), None)
+        words: dict[str, Any] = job.as_dict()
+        if why:
+            words |= {"code": why[0].code, "reason": "; ".join(r.why for r in why), "remedy": why[0].remedy}
+        if attempt is not None:
+            words |= {
+                "state": attempt.state if attempt.state != "starting" else "running",
+                "attempt": attempt.attempt_id,
+                "duty": attempt.duty,
+                "share": self.agent.meter.last_share(attempt.attempt_id, attempt.cores),
+                "reason": attempt.hold_reason or words.get("reason"),
+            }
+        return words
+
+    def job_list(self, state: str | None = None, limit: int = 100) -> list[dict[str, Any]]:
+        jobs = [self._job(job) for job in self.agent.jobs.list(limit=limit)]
+        return [job for job in jobs if state is None or job["state"] == state]
+
+    def job_show(self, job: int) -> dict[str, Any]:
+        found = self.agent.jobs.get(job)
+        return self._job(found) | self.agent.jobs.details(job)
+
+    def job_cancel(self, job: int) -> dict[str, Any]:
+        self.agent.jobs.cancel(job)
+        return self._job(self.agent.jobs.get(job))
+
+    # -- harness runs -----------------------------------------------------------------------------------------------
+
+    def admit_flow(self, flow: str, parameters: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Whether a flow may start on the node now: not while a window is counted (its start would disturb both arms)."""
+        active = self.agent.runs.active
+        if active is not None and active.now.part in ("window", "closing", "washout", "reference", "waiting"):
+            raise Refused(
+                "RUN_LOCKED",
+                f"flow {flow}",
+                f"run {active.run} is measuring on node {self.agent.node}",
+                "it starts by itself when the run has ended",
+                {"run": active.run},
+            )
+        return {}
+
+    async def run_plan(self, spec: dict[str, Any]) -> dict[str, Any]:
+        return await self.planner.plan(_spec(spec))
+
+    async def run_begin(
+        self,
+        peer: Peer,
+        run: str,
+        spec: dict[str, Any],
+        holder: dict[str, Any],
+        reviewed_by: str,
+        flow_run_id: str | None = None,
+    ) -> dict[str, Any]:
+        who = ProcessId.from_dict(holder)
+        if who.pid != peer.pid or liveness(who) != "alive":
+            raise Refused(
+                "RUN_BAD_HOLDER",
+                f"process {who.pid}",
+                "a run is held by the process that asks, so that hold and grant end with it",
+                "give the identity of the calling process",
+            )
+        return await self.measurer.begin(run, _spec(spec), who, reviewed_by, flow_run_id)
+
+    async def run_block(self, peer: Peer, run: str, number: int, order: Order) -> dict[str, Any]:
+        return await self.measurer.block(run, number, order, peer)
+
+    def run_status(self, run: str | None = None) -> dict[str, Any] | None:
+        return self.measurer.status(run)
+
+    def run_end(
+        self, run: str, ending: str, reason: str | None = None, verdict: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        return self.certifier.end(run, ending, reason, verdict)
+
+    def run_abort(self, run: str) -> dict[str, Any]:
+        record = self.agent.runs.record(run)
+        if record["state"] == "ended":
+            raise Refused(
+                "RUN_ENDED", f"run {run}", f"it ended already: {record['ending']}", f"cotenant protection ab show {run}"
+            )
+        return self.certifier.end(run, "aborted", "aborted by the owner", None)
+
+    def run_show(self, run: str) -> dict[str, Any]:
+        return self.agent.runs.record(run)
+
+    def run_list(self, limit: int = 50) -> list[dict[str, Any]]:
+        keys = ("run", "state", "ending", "reason", "started_at", "ended_at")
+        return [
+            {key: record[key] for key in keys}
+            | {key: record["spec"][key] for key in ("rule", "work", "duty", "kind")}
+            | {"certificate": record.get("certificate")}
+            for record in self.agent.journal.runs(limit)
+        ]
+
+
+def _spec(raw: dict[str, Any]) -> RunSpec:
+    try:
+        return RunSpec.model_validate(raw).checked()
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"]) or "the run's parameters"
+        raise Refused("RUN_BAD_PARAMETER", name, first["msg"], "see cotenant protection ab start --help") from error

@@ -1,0 +1,160 @@
+"""The node's journal: one SQLite file that holds the timeline and everything else the agent must not forget.
+
+The timeline is append-only with sequence numbers. ``write`` never raises for a full or broken disk: protection goes on,
+the loss is counted, and said as soon as writing works again (code ``JOURNAL_LOST``).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nodes.clock import monotonic_s, utc_iso
+from nodes.identity import boot_id
+from policies.codes import CODES
+
+__all__ = ["Journal"]
+
+log = logging.getLogger(__name__)
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS timeline (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    at TEXT NOT NULL, boot_id TEXT NOT NULL, mono_s REAL NOT NULL,
+    code TEXT NOT NULL, severity TEXT NOT NULL, message TEXT NOT NULL, data TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS sections (
+    version INTEGER PRIMARY KEY, text TEXT NOT NULL, digest TEXT NOT NULL, set_at TEXT NOT NULL, set_by TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS runs (
+    run TEXT PRIMARY KEY, started_at TEXT NOT NULL, state TEXT NOT NULL, record TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS blocks (
+    run TEXT NOT NULL, number INTEGER NOT NULL, row TEXT NOT NULL, PRIMARY KEY (run, number)
+);
+CREATE TABLE IF NOT EXISTS certificates (
+    certificate TEXT PRIMARY KEY, run TEXT NOT NULL, row TEXT NOT NULL, revoked TEXT
+);
+CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+"""
+
+
+class Journal:
+    """Opened by the agent alone (it holds ``agent.lock``). Not for use from several threads."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lost = 0
+        self._reported_lost = 0
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.touch(mode=0o600)
+        self.db = sqlite3.connect(path, isolation_level=None)
+        self.db.row_factory = sqlite3.Row
+        self.db.execute("PRAGMA journal_mode=WAL")
+        # NORMAL keeps every committed entry through kill -9; what must also survive a power cut is written with `durable`.
+        self.db.execute("PRAGMA synchronous=NORMAL")
+        self.db.executescript(_SCHEMA)
+
+    def write(self, code: str, data: Mapping[str, Any] | None = None, message: str = "") -> int | None:
+        """Append one entry; its sequence number, or None when it could not be written (counted in ``lost``)."""
+        known = CODES[code]
+        text = json.dumps(data or {}, default=str, allow_nan=False)
+        try:
+            if self.lost > self._reported_lost:
+                self._append("JOURNAL_LOST", CODES["JOURNAL_LOST"].severity, "", json.dumps({"lost": self.lost}))
+                self._reported_lost = self.lost
+            return self._append(code, known.severity, message or known.meaning, text)
+        except sqlite3.Error as error:
+            self.lost += 1
+            if self.lost in (1, 10, 100) or self.lost % 1000 == 0:
+                log.error("journal: %d entries lost, the last one %s %s: %s", self.lost, code, text, error)
+            return None
+
+    def _append(self, code: str, severity: str, message: str, data: str) -> int:
+        done = self.db.execute(
+            "INSERT INTO timeline (at, boot_id, mono_s, code, severity, message, data) VALUES (?,?,?,?,?,?,?)",
+            (utc_iso(), boot_id(), monotonic_s(), code, severity, message, data),
+        )
+        return int(done.lastrowid or 0)
+
+    def entries(self, after_seq: int = 0, limit: int = 500, code: str | None = None) -> list[dict[str, Any]]:
+        where, args = "seq > ?", [after_seq]
+        if code:
+            where, args = where + " AND code GLOB ?", [*args, code]  # type: ignore[list-item]
+        rows = self.db.execute(f"SELECT * FROM timeline WHERE {where} ORDER BY seq LIMIT ?", (*args, limit)).fetchall()
+        return [{**dict(row), "data": json.loads(row["data"])} for row in rows]
+
+    def last_seq(self) -> int:
+        return int(self.db.execute("SELECT coalesce(max(seq), 0) FROM timeline").fetchone()[0])
+
+    # -- sections ---------------------------------------------------------------------------------------------------
+
+    def newest_section(self) -> dict[str, Any] | None:
+        row = self.db.execute("SELECT * FROM sections ORDER BY version DESC LIMIT 1").fetchone()
+        return dict(row) if row else None
+
+    def section(self, version: int) -> dict[str, Any] | None:
+        row = self.db.execute("SELECT * FROM sections WHERE version = ?", (version,)).fetchone()
+        return dict(row) if row else None
+
+    def add_section(self, text: str, digest: str, by: str) -> int:
+        done = self.db.execute(
+            "INSERT INTO sections (text, digest, set_at, set_by) VALUES (?,?,?,?)", (text, digest, utc_iso(), by)
+        )
+        return int(done.lastrowid or 0)
+
+    # -- harness runs -----------------------------------------------------------------------------------------------
+
+    def put_run(self, run: str, record: Mapping[str, Any]) -> None:
+        self.db.execute(
+            "INSERT INTO runs (run, started_at, state, record) VALUES (?,?,?,?) "
+            "ON CONFLICT (run) DO UPDATE SET state = excluded.state, record = excluded.record",
+            (run, record["started_at"], record["state"], json.dumps(record, default=str)),
+        )
+
+    def run(self, run: str) -> dict[str, Any] | None:
+        row = self.db.execute("SELECT record FROM runs WHERE run = ?", (run,)).fetchone()
+        return json.loads(row["record"]) if row else None
+
+    def runs(self, limit: int = 1000) -> list[dict[str, Any]]:
+        rows = self.db.execute("SELECT record FROM runs ORDER BY started_at DESC LIMIT ?", (limit,)).fetchall()
+        return [json.loads(row["record"]) for row in rows]
+
+    def put_block(self, run: str, number: int, row: Mapping[str, Any]) -> None:
+        """A block is written once; a second row for the same number is an error, never an overwrite."""
+        self.db.execute("INSERT INTO blocks (run, number, row) VALUES (?,?,?)", (run, number, json.dumps(row)))
+
+    def blocks(self, run: str) -> list[dict[str, Any]]:
+        rows = self.db.execute("SELECT row FROM blocks WHERE run = ? ORDER BY number", (run,)).fetchall()
+        return [json.loads(row["row"]) for row in rows]
+
+    # -- certificates -----------------------------------------------------------------------------------------------
+
+    def put_certificate(self, name: str, run: str, row: Mapping[str, Any]) -> None:
+        self.db.execute(
+            "INSERT INTO certificates (certificate, run, row, revoked) VALUES (?,?,?,NULL)",
+            (name, run, json.dumps(row)),
+        )
+
+    def certificates(self) -> list[tuple[dict[str, Any], str | None]]:
+        rows = self.db.execute("SELECT row, revoked FROM certificates ORDER BY rowid").fetchall()
+        return [(json.loads(row["row"]), row["revoked"]) for row in rows]
+
+    def revoke_certificate(self, name: str, why: str) -> None:
+        self.db.execute("UPDATE certificates SET revoked = ? WHERE certificate = ? AND revoked IS NULL", (why, name))
+
+    # -- single facts -----------------------------------------------------------------------------------------------
+
+    def fact(self, name: str) -> Any:
+        row = self.db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+        return json.loads(row["value"]) if row else None
+
+    def set_fact(self, name: str, value: Any) -> None:
+        self.db.execute("INSERT OR REPLACE INTO facts (name, value) VALUES (?,?)", (name, json.dumps(value)))
+
+    def close(self) -> None:
+        self.db.close()

@@ -1,0 +1,206 @@
+"""Copies the agent's journal into the store (exactly once) and on as Prefect events (at least once).
+
+Node and sequence number are an entry's key in the store, and the event's id is derived from them, so that whoever gets an event
+twice can tell. How far events were sent stands in a file beside the journal; the store itself knows how far it is filled. A thread of the worker's process:
+it rests while a window is counted, and comes back by itself when store, server or agent were away.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol
+from uuid import NAMESPACE_URL, UUID, uuid5
+
+from policies.refusal import Refused
+
+__all__ = ["Mirror", "event_id", "event_of"]
+
+log = logging.getLogger(__name__)
+
+EVERY_S = 2.0
+LONGEST_PAUSE_S = 60.0
+BATCH = 500
+QUICK_TIMEOUT_S = 5.0
+STOP_WITHIN_S = 10.0
+# What changed enough that the whole record of its run is copied again.
+RUN_CODES = {
+    "RUN_STARTED",
+    "RUN_RESUMED",
+    "RUN_BLOCK",
+    "RUN_BLOCK_LEFT_OUT",
+    "RUN_BLOCK_CUT",
+    "RUN_LOOK",
+    "RUN_ENDED",
+    "CERT_ISSUED",
+}
+Entry = dict[str, Any]
+
+
+class Agent(Protocol):
+    def call(self, method: str, /, _timeout_s: float = ..., **params: Any) -> Any: ...
+
+
+def event_id(node: str, seq: int) -> UUID:
+    """The same entry gives the same id, whoever sends it."""
+    return uuid5(NAMESPACE_URL, f"cotenant:{node}:{seq}")
+
+
+def event_of(node: str, entry: Entry) -> dict[str, Any]:
+    """Fields of the Prefect event for one journal entry: ``RUN_ENDED`` of node ``a`` is ``cotenant.run.ended``."""
+    return {
+        "id": str(event_id(node, int(entry["seq"]))),
+        "event": "cotenant." + str(entry["code"]).lower().replace("_", "."),
+        "occurred": datetime.fromisoformat(str(entry["at"])),
+        "resource": {"prefect.resource.id": f"cotenant.node.{node}", "prefect.resource.name": node},
+        "payload": {
+            "seq": entry["seq"],
+            "code": entry["code"],
+            "severity": entry.get("severity"),
+            "message": entry.get("message"),
+            "data": entry.get("data") or {},
+        },
+    }
+
+
+def send_events(node: str, entries: list[Entry]) -> None:
+    """Post the events and wait for the server's answer: an event that was not taken is sent again."""
+    from prefect.client.orchestration import get_client
+    from prefect.events import Event
+
+    events = [Event.model_validate(event_of(node, entry)) for entry in entries]
+    with get_client(sync_client=True) as client:
+        answer = client._client.post("/events", json=[event.model_dump(mode="json") for event in events])
+        answer.raise_for_status()
+
+
+class Mirror:
+    """``start()`` and ``stop()`` its thread, or ``step()`` once.
+
+    Args:
+        send: takes node and entries; raises where the server did not take them.
+        mark: file that keeps how far events were sent.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        store_url: str,
+        node: str,
+        *,
+        mark: Path | None = None,
+        send: Callable[[str, list[Entry]], None] = send_events,
+        every_s: float = EVERY_S,
+    ) -> None:
+        self.agent = agent
+        self.store_url = store_url
+        self.node = node
+        self.mark = mark
+        self.send = send
+        self.every_s = every_s
+        self._engine: Any = None
+        self._sent: int | None = None
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="cotenant-mirror", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(STOP_WITHIN_S)
+            self._thread = None
+
+    def _run(self) -> None:
+        pause_s = self.every_s
+        complained = False
+        while not self._stop.wait(pause_s):
+            try:
+                behind = self.step()
+                pause_s = 0.05 if behind else self.every_s
+                complained = False
+            except Exception as error:
+                # Whatever was away (agent, store, server): the marks say where to go on.
+                pause_s = min(max(2.0 * pause_s, self.every_s), LONGEST_PAUSE_S)
+                log.log(logging.DEBUG if complained else logging.WARNING, "mirror of %s waits: %s", self.node, error)
+                complained = True
+
+    def step(self) -> bool:
+        """Copy one batch. True when there may be more.
+
+        Raises:
+            AgentUnreachable, SQLAlchemyError, httpx.HTTPError, Refused: nothing is lost, the next step goes on.
+        """
+        if self._window_is_counted():
+            return False
+        from cotenant import store
+
+        if self._engine is None:
+            self._engine = store.open(self.store_url)
+        kept = store.last_seq(self._engine, self.node)
+        entries = self._entries(kept)
+        if entries:
+            store.put_timeline(self._engine, self.node, entries)
+            self._copy_runs(entries)
+        sent_more = self._send_kept()
+        return len(entries) == BATCH or sent_more
+
+    def _window_is_counted(self) -> bool:
+        status = self.agent.call("run_status", _timeout_s=QUICK_TIMEOUT_S)
+        return bool(status and (status.get("now") or {}).get("part") == "window")
+
+    def _entries(self, after_seq: int) -> list[Entry]:
+        answer = self.agent.call("timeline", _timeout_s=QUICK_TIMEOUT_S, after_seq=after_seq, limit=BATCH)
+        return list(answer["entries"])
+
+    def _copy_runs(self, entries: list[Entry]) -> None:
+        """The flow writes its run itself; this fills in what it could not (it died, or the store was away)."""
+        from cotenant import store
+
+        runs = {
+            str(entry["data"]["run"]) for entry in entries if entry["code"] in RUN_CODES and entry["data"].get("run")
+        }
+        for run in sorted(runs):
+            try:
+                record = self.agent.call("run_show", run=run)
+                store.sync_run(self._engine, record)
+                if record.get("certificate"):
+                    store.put_certificate(self._engine, record["certificate"])
+            except Refused as refusal:
+                log.warning("run %s was not copied: %s", run, refusal)
+
+    def _send_kept(self) -> bool:
+        """Send what the store has and the server did not get yet. True when there may be more."""
+        from cotenant import store
+
+        if self._sent is None:
+            self._sent = self._read_mark()
+        entries = store.timeline_entries(self._engine, self.node, self._sent, BATCH)
+        if not entries:
+            return False
+        self.send(self.node, entries)
+        self._sent = int(entries[-1]["seq"])
+        self._write_mark(self._sent)
+        return len(entries) == BATCH
+
+    def _read_mark(self) -> int:
+        """0 where nothing readable is kept: events are sent again rather than left out."""
+        try:
+            return int(json.loads(self.mark.read_text())["sent"]) if self.mark is not None else 0
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0
+
+    def _write_mark(self, sent: int) -> None:
+        if self.mark is None:
+            return
+        self.mark.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        draft = self.mark.with_suffix(".new")
+        draft.write_text(json.dumps({"sent": sent}))
+        os.replace(draft, self.mark)

@@ -1,0 +1,385 @@
+"""Prefect worker type ``cotenant-node``: takes the flow runs of one node's queue and starts each as a process at idle priority.
+
+What it adds to Prefect's process worker:
+
+* A run that the node's agent does not admit (a window is being counted), or while no agent answers, waits as ``AwaitingNode``
+  with the reason, and is asked about again later. Custom name: the server turns only "Scheduled" into "Late".
+* Flow code is this node's own checkout (``COTENANT_ROOT``), never what the deploying machine had.
+* A run whose process is gone while it should run (killed, the worker stopped, the machine rebooted) is put back, where the
+  deployment says that it can go on (``resumable``). Which process a run has is written down with start ticks and boot id.
+
+The flows of this pool have no ``on_cancellation`` and ``on_crashed`` hooks: this worker does not run any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+from uuid import UUID
+
+import anyio
+from prefect.client.orchestration import PrefectClient, get_client
+from prefect.client.schemas.filters import FlowRunFilter, WorkPoolFilter, WorkQueueFilter
+from prefect.client.schemas.objects import StateType
+from prefect.runner._flow_run_executor import FlowRunExecutionResult, FlowRunExecutorContext
+from prefect.runner._process_manager import ProcessHandle
+from prefect.runner._starter_engine import EngineCommandStarter
+from prefect.runner._state_proposer import StateProposer
+from prefect.states import Cancelled, Crashed, Failed, Scheduled, State
+from prefect.utilities.processutils import command_to_string, get_sys_executable
+from prefect.workers.process import ProcessJobConfiguration, ProcessVariables, ProcessWorker, ProcessWorkerResult
+from pydantic import Field
+
+from cotenant.settings import Settings
+from nodes.client import AgentClient, AgentUnreachable, node_dir, socket_path
+from nodes.flow_processes import FlowProcesses, lower_priority
+from nodes.identity import liveness
+from nodes.mirror import Mirror
+from policies.refusal import Refused
+
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import Flow, FlowRun
+    from prefect.client.schemas.responses import WorkerFlowRunResponse
+
+__all__ = ["AWAITING", "SHARED_QUEUE", "NodeJobConfiguration", "NodeVariables", "NodeWorker"]
+
+AWAITING = "AwaitingNode"
+SHARED_QUEUE = "any"
+PUT_BACK = "put back: "
+MAX_PUT_BACKS = 3
+DEFER_S = 15.0
+MAX_DEFER_S = 120.0
+SWEEP_EVERY_S = 20.0
+PENDING_LIMIT = timedelta(minutes=5)
+ADMIT_TIMEOUT_S = 5.0
+
+
+class NodeJobConfiguration(ProcessJobConfiguration):
+    # A flow process that writes to its worker's pipe dies with the worker; its log goes to the server anyway.
+    stream_output: bool = Field(default=False)
+    resumable: bool = Field(default=False)
+
+
+class NodeVariables(ProcessVariables):
+    stream_output: bool = Field(
+        default=False,
+        title="Stream output",
+        description="Copy what the flow process prints to the worker's output. A run then ends with its worker.",
+    )
+    resumable: bool = Field(
+        default=False,
+        title="Resumable",
+        description="The flow goes on where it was: a run whose process was killed is put back, at most three times.",
+    )
+
+
+class NodeWorker(ProcessWorker):
+    """One node's worker. Node and home come from ``COTENANT_NODE`` and ``COTENANT_HOME``."""
+
+    type: ClassVar[str] = "cotenant-node"
+    job_configuration = NodeJobConfiguration
+    job_configuration_variables = NodeVariables
+    _display_name = "Cotenant node"
+    _description = "Run flows on one node, only when the node's agent admits them."
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        settings = Settings.from_env()
+        self.node = settings.node
+        self.checkout = Path(os.environ.get("COTENANT_ROOT") or Path(__file__).parents[1]).resolve()
+        self.agent = AgentClient(socket_path(settings.home, self.node))
+        self.processes = FlowProcesses(node_dir(settings.home, self.node) / "flows")
+        self.mirror = Mirror(
+            self.agent, settings.store, self.node, mark=node_dir(settings.home, self.node) / "mirror.json"
+        )
+        self._held: set[UUID] = set()
+        self._flow_names: dict[UUID, str] = {}
+        self._sweep_scope: anyio.CancelScope | None = None
+
+    # -- lifetime ----------------------------------------------------------------------------------------------------
+
+    async def setup(self) -> None:
+        await super().setup()
+        self.mirror.start()
+        if self._runs_task_group is not None:
+            self._runs_task_group.start_soon(self._sweep_forever)
+
+    async def teardown(self, *exc_info: Any) -> None:
+        if self._sweep_scope is not None:
+            self._sweep_scope.cancel()
+        await anyio.to_thread.run_sync(self.mirror.stop)
+        await super().teardown(*exc_info)
+
+    # -- admission ---------------------------------------------------------------------------------------------------
+
+    async def _get_scheduled_flow_runs(self) -> list[WorkerFlowRunResponse]:
+        """The shared queue holds runs for any node; each worker takes those whose ``node`` is its own."""
+        found = await super()._get_scheduled_flow_runs()
+        return [
+            entry
+            for entry in found
+            if entry.flow_run.work_queue_name != SHARED_QUEUE or self._is_for_us(entry.flow_run)
+        ]
+
+    def _is_for_us(self, flow_run: FlowRun) -> bool:
+        return flow_run.parameters.get("node", self.node) == self.node
+
+    async def _propose_pending_state(self, flow_run: FlowRun) -> bool:
+        """Prefect's step before a run becomes Pending; a run that the node does not take now never gets there."""
+        refused = await self._refusal(flow_run)
+        if refused is None:
+            return await super()._propose_pending_state(flow_run)
+        why, wait_s = refused
+        try:
+            await self._defer(self.client, flow_run, why, wait_s)
+        except Exception:
+            self.get_flow_run_logger(flow_run).exception("Could not put flow run '%s' off", flow_run.id)
+        return False
+
+    async def _refusal(self, flow_run: FlowRun) -> tuple[str, float] | None:
+        """Why the run has to wait and for how many seconds, or None."""
+        if not self._is_for_us(flow_run):
+            wanted = flow_run.parameters["node"]
+            return (
+                f"it asks for node {wanted!r} but is in the queue of {self.node!r}: cancel it, choose that queue",
+                MAX_DEFER_S,
+            )
+        try:
+            name = await self._flow_name(flow_run)
+            ask = {"flow": name, "parameters": flow_run.parameters}
+            await anyio.to_thread.run_sync(
+                lambda: self.agent.call("admit_flow", _timeout_s=ADMIT_TIMEOUT_S, **ask), abandon_on_cancel=True
+            )
+        except AgentUnreachable as gone:
+            return f"{gone}; start it: cotenant node run {self.node}", DEFER_S
+        except Refused as refusal:
+            left = refusal.data.get("left_s")
+            wait_s = float(left) if isinstance(left, (int, float)) else DEFER_S
+            return f"{refusal.what}: {refusal.why}", min(max(wait_s, 5.0), MAX_DEFER_S)
+        return None
+
+    async def _flow_name(self, flow_run: FlowRun) -> str:
+        if flow_run.flow_id not in self._flow_names:
+            flow: Flow = await self.client.read_flow(flow_run.flow_id)
+            self._flow_names[flow_run.flow_id] = flow.name
+        return self._flow_names[flow_run.flow_id]
+
+    async def _defer(self, client: PrefectClient, flow_run: FlowRun, reason: str, wait_s: float) -> None:
+        when = datetime.now(UTC) + timedelta(seconds=wait_s)
+        state: State[Any] = Scheduled(scheduled_time=when, name=AWAITING, message=f"{self.node}: {reason}")
+        await client.set_flow_run_state(flow_run.id, state, force=True)
+
+    # -- running -----------------------------------------------------------------------------------------------------
+
+    async def run(
+        self,
+        flow_run: FlowRun,
+        configuration: ProcessJobConfiguration,
+        task_status: anyio.abc.TaskStatus[int] | None = None,
+    ) -> ProcessWorkerResult:
+        """Start the flow's process, wait for it, and put the run back where it can go on."""
+        status: anyio.abc.TaskStatus[int] = task_status or anyio.TASK_STATUS_IGNORED
+        self._held.add(flow_run.id)
+        try:
+            entrypoint = await self._entrypoint(flow_run)
+            if entrypoint is None:
+                status.started(None)  # type: ignore[arg-type]  # no process, so no infrastructure id
+                return ProcessWorkerResult(status_code=0, identifier="none")
+            return await self._run_process(flow_run, configuration, entrypoint, status)
+        except anyio.get_cancelled_exc_class():
+            # The worker is stopping and has killed the process: without this the run would stay Running for ever.
+            with anyio.CancelScope(shield=True):
+                await self._put_back_on_stop(flow_run)
+            raise
+        finally:
+            self._held.discard(flow_run.id)
+            self.processes.forget(flow_run.id)
+
+    async def _entrypoint(self, flow_run: FlowRun) -> str | None:
+        """The flow's file in this node's checkout; a run whose file is missing fails here, saying which."""
+        deployment = await self.client.read_deployment(flow_run.deployment_id) if flow_run.deployment_id else None
+        entrypoint = deployment.entrypoint if deployment is not None else None
+        file = (entrypoint or "").rsplit(":", 1)[0]
+        if entrypoint and (self.checkout / file).is_file():
+            return entrypoint
+        missing = f"the flow's file {file or '(none given)'} is not in this node's checkout {self.checkout}: update it, then retry"
+        await self.client.set_flow_run_state(flow_run.id, Failed(message=f"{self.node}: {missing}"), force=True)
+        self.get_flow_run_logger(flow_run).error(missing)
+        return None
+
+    async def _run_process(
+        self,
+        flow_run: FlowRun,
+        configuration: ProcessJobConfiguration,
+        entrypoint: str,
+        status: anyio.abc.TaskStatus[int],
+    ) -> ProcessWorkerResult:
+        resumable = getattr(configuration, "resumable", False)
+        execution: FlowRunExecutionResult | None = None
+        async with FlowRunExecutorContext() as context:
+            proposer = _PutBackProposer(self, context.client, resumable)
+            context._state_proposer = proposer
+            starter = EngineCommandStarter(
+                command=command_to_string([get_sys_executable(), "-m", "prefect.engine"]),
+                cwd=self.checkout,
+                entrypoint=entrypoint,
+                env={**os.environ, **configuration.env},
+                stream_output=configuration.stream_output,
+                control_channel=context.control_channel,
+                isolate_process_group=True,
+                env_overrides_settings=True,
+            )
+            executor = context.create_executor(flow_run, starter, propose_submitting=False, hook_runner=_NoHooks())
+
+            async def execute(*, task_status: anyio.abc.TaskStatus[ProcessHandle | None]) -> None:
+                nonlocal execution
+                started = _Started(task_status)
+                execution = await executor.submit(task_status=started)
+                if not started.reported:
+                    task_status.started(None)
+
+            async with anyio.create_task_group() as group:
+                handle: ProcessHandle | None = await group.start(execute)
+                pid = handle.pid if handle is not None else None
+                if pid is not None:
+                    self.processes.remember(flow_run.id, pid)
+                    lower_priority(pid)
+                    proposer.handle = handle
+                status.started(pid)  # type: ignore[arg-type]
+        if execution is None or proposer.did_put_back:
+            return ProcessWorkerResult(status_code=0, identifier=str(pid))
+        if resumable:
+            await self._put_back_if_crashed(flow_run)
+        return ProcessWorkerResult(status_code=execution.status_code or 0, identifier=str(pid))
+
+    # -- putting back ------------------------------------------------------------------------------------------------
+
+    async def put_back(self, client: PrefectClient, flow_run_id: UUID, why: str) -> bool:
+        """Schedule the run again, unless it was put back too often. True when it was."""
+        states = await client.read_flow_run_states(flow_run_id)
+        before = sum(1 for state in states if state.name == AWAITING and PUT_BACK in (state.message or ""))
+        if before >= MAX_PUT_BACKS:
+            return False
+        flow_run = await client.read_flow_run(flow_run_id)
+        await self._defer(client, flow_run, f"{PUT_BACK}{why} ({before + 1} of {MAX_PUT_BACKS})", 0.0)
+        return True
+
+    async def _put_back_on_stop(self, flow_run: FlowRun) -> None:
+        with contextlib.suppress(Exception), anyio.fail_after(10):
+            # The worker's own client may be closed already.
+            async with get_client() as client:
+                now = await client.read_flow_run(flow_run.id)
+                if now.state is not None and not now.state.is_final() and not now.state.is_cancelling():
+                    await self._defer(client, now, "the worker stopped", 0.0)
+
+    async def _put_back_if_crashed(self, flow_run: FlowRun) -> None:
+        """A process that was ended by SIGTERM reports itself as crashed."""
+        now = await self.client.read_flow_run(flow_run.id)
+        if now.state is not None and now.state.is_crashed():
+            await self.put_back(self.client, flow_run.id, "its process was ended")
+
+    # -- sweeping ----------------------------------------------------------------------------------------------------
+
+    async def _sweep_forever(self) -> None:
+        with anyio.CancelScope() as self._sweep_scope:
+            while True:
+                try:
+                    await self.sweep()
+                except Exception as error:
+                    self._logger.warning(
+                        "The look for lost runs failed (tried again in %g s): %s", SWEEP_EVERY_S, error
+                    )
+                await anyio.sleep(SWEEP_EVERY_S)
+
+    async def sweep(self) -> None:
+        """Runs of this node's queue that no worker has: the process decides, not what the server believes."""
+        wanted = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
+        found = await self.client.read_flow_runs(
+            flow_run_filter=FlowRunFilter.model_validate({"state": {"type": {"any_": wanted}}}),
+            work_pool_filter=WorkPoolFilter.model_validate({"name": {"any_": [self._work_pool_name]}}),
+            work_queue_filter=WorkQueueFilter.model_validate({"name": {"any_": [self.node, SHARED_QUEUE]}}),
+            limit=200,
+        )
+        self.processes.prune(keep={flow_run.id for flow_run in found} | self._held)
+        for flow_run in found:
+            ours = flow_run.work_queue_name == self.node or flow_run.parameters.get("node") == self.node
+            if ours and flow_run.id not in self._held and flow_run.id not in self._submitting_flow_run_ids:
+                await self._sweep_one(flow_run)
+
+    async def _sweep_one(self, flow_run: FlowRun) -> None:
+        state = flow_run.state
+        if state is None:
+            return
+        process = self.processes.of(flow_run.id)
+        if process is not None and liveness(process) != "gone":
+            if state.is_cancelling():
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGTERM)
+            return  # a worker died, its flow lives on: no second copy
+        if state.is_cancelling():
+            done = Cancelled(message=f"{self.node}: cancelled; its process is gone")
+            await self.client.set_flow_run_state(flow_run.id, done, force=True)
+        elif state.is_pending():
+            if datetime.now(UTC) - state.timestamp > PENDING_LIMIT:
+                await self._defer(self.client, flow_run, "no worker went on with it", 0.0)
+        elif process is not None:
+            await self._lost(flow_run)
+        self.processes.forget(flow_run.id)
+
+    async def _lost(self, flow_run: FlowRun) -> None:
+        why = "its process is gone (worker or machine went down)"
+        deployment = await self.client.read_deployment(flow_run.deployment_id) if flow_run.deployment_id else None
+        resumable = bool((deployment.job_variables or {}).get("resumable")) if deployment is not None else False
+        if not (resumable and await self.put_back(self.client, flow_run.id, why)):
+            await self.client.set_flow_run_state(flow_run.id, Crashed(message=f"{self.node}: {why}"), force=True)
+
+
+class _PutBackProposer(StateProposer):
+    """Where Prefect's executor would report a killed process as crashed, the run is put back instead."""
+
+    def __init__(self, worker: NodeWorker, client: PrefectClient, resumable: bool) -> None:
+        super().__init__(client=client)
+        self.worker = worker
+        self.resumable = resumable
+        self.handle: ProcessHandle | None = None
+        self.did_put_back = False
+
+    async def propose_crashed(self, flow_run: FlowRun, message: str) -> State[Any] | None:
+        code = self.handle.returncode if self.handle is not None else None
+        if self.resumable and code is not None and code < 0:
+            try:
+                now = await self._client.read_flow_run(flow_run.id)
+                if now.state is not None and not now.state.is_cancelling() and not now.state.is_final():
+                    why = f"its process was killed by signal {-code}"
+                    self.did_put_back = await self.worker.put_back(self._client, flow_run.id, why)
+            except Exception:
+                self._logger.exception("Could not put flow run '%s' back", flow_run.id)
+        if self.did_put_back:
+            return None
+        return await super().propose_crashed(flow_run, message)
+
+
+class _Started:
+    """Remembers whether the executor reported a process: it ends without one where the run was cancelled meanwhile."""
+
+    def __init__(self, inner: anyio.abc.TaskStatus[ProcessHandle | None]) -> None:
+        self._inner = inner
+        self.reported = False
+
+    def started(self, value: ProcessHandle | None = None) -> None:
+        self.reported = True
+        self._inner.started(value)
+
+
+class _NoHooks:
+    """Stands where Prefect would start a process to run a flow's hooks; these flows have none."""
+
+    async def run_cancellation_hooks(self, flow_run: FlowRun, state: State[Any]) -> None:
+        return
+
+    async def run_crashed_hooks(self, flow_run: FlowRun, state: State[Any]) -> None:
+        return
