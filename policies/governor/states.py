@@ -1,0 +1,193 @@
+"""What goes into the governor and what comes out: frozen values, no behaviour beyond checking themselves.
+
+Times are seconds of one clock that also runs through suspend (``nodes.clock.boottime_s``): then a suspend shows as a
+late tick. Rates are the program's own progress per second. ``None`` means unknown, never zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+__all__ = [
+    "INITIAL",
+    "STATES",
+    "Baseline",
+    "Entry",
+    "GovernorState",
+    "GpuJobs",
+    "Holding",
+    "Inputs",
+    "Outputs",
+    "StateName",
+]
+
+StateName = Literal["free", "closed", "baseline", "running", "taken_back", "unreadable", "stood_down"]
+STATES: Final[tuple[StateName, ...]] = (
+    "free",
+    "closed",
+    "baseline",
+    "running",
+    "taken_back",
+    "unreadable",
+    "stood_down",
+)
+
+GpuJobs = Literal["never", "when_no_gpu_protected", "certified", "always"]
+
+
+def _check_share(name: str, value: float | None) -> None:
+    if value is not None and not 0.0 <= value <= 1.0:
+        raise ValueError(f"{name} must be a share in 0..1, not {value!r}")
+
+
+def _check_rate(name: str, value: float | None) -> None:
+    if value is not None and not 0.0 <= value < math.inf:
+        raise ValueError(f"{name} must be a finite rate of at least 0, or None where it is unknown, not {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """One rule that holds device work back now, as read on this tick.
+
+    Args:
+        rule: the rule's id.
+        certified_duty: the duty that its valid certificate covers; None without one.
+        readable: whether its progress source reads.
+        short_rate: rate over the last ``numbers.short_window_s(median_step_s)``.
+        minute_rate: rate over the last 60 s.
+        baseline_rate: rate over the last ``numbers.baseline_window_s(median_step_s)``.
+        median_step_s: the program's median step; None while too few steps are known.
+        max_slowdown: the rule's target for harm.
+        certified_off_rate: the OFF rate of the certificate's run.
+    """
+
+    rule: str
+    certified_duty: float | None
+    readable: bool
+    short_rate: float | None
+    minute_rate: float | None
+    baseline_rate: float | None
+    median_step_s: float | None
+    max_slowdown: float = 0.05
+    certified_off_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_share("certified_duty", self.certified_duty)
+        for name in ("short_rate", "minute_rate", "baseline_rate", "median_step_s", "certified_off_rate"):
+            _check_rate(name, getattr(self, name))
+        if not 0.0 < self.max_slowdown <= 1.0:
+            raise ValueError(f"max_slowdown must be in (0, 1], not {self.max_slowdown!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """All that one tick decides on.
+
+    Args:
+        holding: the rules that hold device work back.
+        units: ids of the cooperative units that are to have a share (held ones keep theirs, so that the others'
+            duty does not jump; those that are not trusted have none). How busy they are is the compliance check's.
+        memory_hard: the memory guard is at its hard floor.
+        gpu_jobs: the section's choice. ``always`` frees, ``certified`` governs, the other two close.
+        run_measures: a harness run measures device work.
+        run_duty: what that run gives device work now: 0 in OFF, its duty in ON, None for no limit.
+    """
+
+    holding: tuple[Holding, ...] = ()
+    units: tuple[str, ...] = ()
+    memory_hard: bool = False
+    gpu_jobs: GpuJobs = "certified"
+    run_measures: bool = False
+    run_duty: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_share("run_duty", self.run_duty)
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """A rule's rate without device work.
+
+    ``rate`` is what harm is measured against (never under 0.95 of the one before); ``measured`` is what was read;
+    ``low``: it lies over 10 % under the certificate's OFF rate, or that rate is unknown.
+    """
+
+    rule: str
+    rate: float
+    measured: float
+    at_s: float
+    low: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GovernorState:
+    """All that the governor remembers from one tick to the next.
+
+    Args:
+        name: the state.
+        since_s: since when it is in it; in ``baseline``, since when this measurement goes on.
+        budget: device duty of the node now; None: none is set.
+        resume: the level at which it starts after the next baseline; None: at the ceiling.
+        barred_until_s: no budget before this (five minutes after a take-back or the memory guard's hard floor),
+            whatever states lie between.
+        minute_s: start of the minute being judged.
+        ticks: ticks that came in time in that minute, or in that measurement of a baseline.
+        last_tick_s: when the last tick came.
+        harm_s: when harm at the target was last seen, or the budget last fell; no growth within a minute of it.
+        baselines: newest baseline by rule, also of rules that hold nothing now.
+        pressures: pressure of the last whole minute by rule.
+        again: why the baseline is being measured again, "" at the first try.
+    """
+
+    name: StateName = "free"
+    since_s: float = -math.inf
+    budget: float | None = None
+    resume: float | None = None
+    barred_until_s: float = -math.inf
+    minute_s: float = -math.inf
+    ticks: int = 0
+    last_tick_s: float = -math.inf
+    harm_s: float = -math.inf
+    baselines: tuple[Baseline, ...] = ()
+    pressures: tuple[tuple[str, float | None], ...] = ()
+    again: str = ""
+
+    def baseline_of(self, rule: str) -> Baseline | None:
+        for baseline in self.baselines:
+            if baseline.rule == rule:
+                return baseline
+        return None
+
+
+INITIAL: Final = GovernorState()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A journal entry: a code of ``policies.codes`` and its facts (plain JSON values)."""
+
+    code: str
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """What the agent carries out.
+
+    Args:
+        budget: the node's device duty; None: no duty is set, no unit is throttled.
+        shares: each unit's ``gpu_duty``. They sum to the budget where there are units. Empty while no duty is set and
+            while a run decides (its own shares are in force then).
+        entries: what goes into the timeline, in order.
+        ceiling: the highest the budget may reach; None without one.
+        decides: who decides what device work may do: nobody (free), the governor, or the harness run.
+    """
+
+    budget: float | None
+    shares: Mapping[str, float] = field(default_factory=dict)
+    entries: tuple[Entry, ...] = ()
+    ceiling: float | None = None
+    decides: Literal["nobody", "governor", "run"] = "governor"
