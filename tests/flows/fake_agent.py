@@ -1,0 +1,373 @@
+"""A small agent for the tests of flows: it speaks the socket's verbs and "measures" blocks from a script.
+
+It keeps its records in memory (``FakeAgent.memory``), so that a second one can take over as a restarted agent would. A
+block lasts ``block_s`` seconds of waiting; its rates come from ``rates(number)``. What a real agent promises it keeps
+too: one run at a time, a block ends as soon as its holder is gone, a measured number is answered from memory.
+"""
+
+from __future__ import annotations
+
+import json
+import socketserver
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nodes.client import socket_path
+from nodes.clock import utc_iso
+from nodes.identity import ProcessId, boot_id, liveness, own_id
+from policies.refusal import Refused
+
+RATE = 10.0
+
+
+@dataclass
+class Memory:
+    """What the journal of a real agent would keep."""
+
+    runs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    blocks: dict[str, dict[int, dict[str, Any]]] = field(default_factory=dict)
+    timeline: list[dict[str, Any]] = field(default_factory=list)
+    started: list[tuple[str, int, str]] = field(default_factory=list)  # every measurement begun: run, number, order
+
+    def write(self, code: str, **data: Any) -> None:
+        self.timeline.append(
+            {
+                "seq": len(self.timeline) + 1,
+                "at": utc_iso(),
+                "mono_s": time.monotonic(),
+                "boot_id": boot_id(),
+                "code": code,
+                "severity": "info",
+                "message": code.lower(),
+                "data": data,
+            }
+        )
+
+
+def steady(ratio: float, spread: float = 0.002) -> Callable[[int], tuple[float, float]]:
+    """ON and OFF rates of block ``number``: ON runs at ``ratio`` of OFF, with a small fixed wobble."""
+
+    def rates(number: int) -> tuple[float, float]:
+        wobble = spread * ((number * 7) % 5 - 2) / 2
+        return RATE * ratio * (1 + wobble), RATE
+
+    return rates
+
+
+class FakeAgent:
+    """``with FakeAgent(home, "local") as agent: …``; ``stop()`` and a new one with the same memory is a restart."""
+
+    def __init__(
+        self,
+        home: Path,
+        node: str,
+        *,
+        memory: Memory | None = None,
+        rates: Callable[[int], tuple[float, float]] | None = None,
+        block_s: float = 0.05,
+        version: str = "1",
+    ) -> None:
+        self.node = node
+        self.path = socket_path(home, node)
+        self.memory = memory or Memory()
+        self.rates = rates or steady(1.0)
+        self.block_s = block_s
+        self.version = version
+        self.refuse: dict[str, Refused] = {}
+        self.asked: list[str] = []
+        self.active: tuple[str, ProcessId] | None = None
+        self.now: dict[str, Any] | None = None
+        self.stopping = threading.Event()
+        self._lock = threading.RLock()
+        self._server: socketserver.ThreadingUnixStreamServer | None = None
+
+    def __enter__(self) -> FakeAgent:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.unlink(missing_ok=True)
+        self.stopping.clear()
+        agent = self
+
+        class Handler(socketserver.StreamRequestHandler):
+            def handle(self) -> None:
+                line = self.rfile.readline()
+                if not line:
+                    return
+                request = json.loads(line)
+                answer = agent.answer(request["method"], request["params"])
+                if answer is None:
+                    return  # gone in the middle: the connection ends without a line
+                try:
+                    self.wfile.write(json.dumps({"jsonrpc": "2.0", "id": request["id"], **answer}).encode() + b"\n")
+                except OSError:
+                    pass
+
+        class Server(socketserver.ThreadingUnixStreamServer):
+            daemon_threads = True
+            block_on_close = False
+
+        self._server = Server(str(self.path), Handler)
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+
+    def stop(self) -> None:
+        """As kill -9 would: a block that is being measured gets no answer and leaves no row."""
+        self.stopping.set()
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+        self.path.unlink(missing_ok=True)
+
+    def answer(self, method: str, params: dict[str, Any]) -> dict[str, Any] | None:
+        self.asked.append(method)
+        try:
+            if method in self.refuse:
+                raise self.refuse[method]
+            result = getattr(self, f"do_{method}")(**params)
+        except Refused as refusal:
+            return {"error": {"code": -32000, "message": str(refusal), "data": refusal.as_dict()}}
+        except _Gone:
+            return None
+        return {"result": result}
+
+    # -- verbs -------------------------------------------------------------------------------------------------------
+
+    def do_hello(self) -> dict[str, Any]:
+        me = own_id()
+        return {"node": self.node, "version": self.version, "protocol": 1, **me.as_dict(), "section_version": 1}
+
+    def do_admit_flow(self, flow: str, parameters: dict[str, Any]) -> dict[str, Any]:
+        return {}
+
+    def do_run_plan(self, spec: dict[str, Any]) -> dict[str, Any]:
+        if spec["rule"] != "trainer":
+            raise Refused("RULE_UNKNOWN", f"rule {spec['rule']!r}", "the section has no such rule", "use trainer")
+        return {
+            "spec": spec,
+            "rule": {"id": spec["rule"]},
+            "processes": [],
+            "source": {"kind": "jsonl", "path": "events.jsonl", "state": "ok", "rate": RATE, "timed": False},
+            "work": [],
+            "feed": None,
+            "planned_blocks": 12,
+            "planned_hours": 0.1,
+            "longest_hours": 0.2,
+            "n_max": 40,
+            "looks": [8, 12],
+            "held": ["the work under test"],
+            "allowed": ["the work under test beside trainer"],
+            "warnings": [],
+            "attempts_before": [],
+            "certificate_kind": "demonstration",
+        }
+
+    def do_run_begin(
+        self,
+        run: str,
+        spec: dict[str, Any],
+        holder: dict[str, Any],
+        reviewed_by: str,
+        flow_run_id: str | None = None,
+    ) -> dict[str, Any]:
+        with self._lock:
+            self._free_if_gone()
+            who = ProcessId.from_dict(holder)
+            if self.active is not None and self.active != (run, who):
+                raise Refused(
+                    "RUN_LOCKED", "a run", f"run {self.active[0]} measures here", "wait", {"run": self.active[0]}
+                )
+            record = self.memory.runs.get(run)
+            if record is not None and record["state"] == "ended":
+                raise Refused("RUN_ENDED", f"run {run}", f"it ended: {record['ending']}", "start a new run")
+            if record is not None and (record["spec"] != spec or record["agent_version"] != self.version):
+                raise Refused("RUN_CHANGED", f"run {run}", "agent_version differs", "start a new run")
+            resumed = record is not None
+            if record is None:
+                record = self.memory.runs[run] = {
+                    "run": run,
+                    "spec": spec,
+                    "node": self.node,
+                    "flow_run_id": flow_run_id,
+                    "state": "open",
+                    "ending": None,
+                    "reason": None,
+                    "started_at": utc_iso(),
+                    "ended_at": None,
+                    "reviewed_by": reviewed_by,
+                    "section_version": 1,
+                    "section_digest": "d",
+                    "agent_version": self.version,
+                    "fingerprint": {},
+                    "work": [],
+                    "program": {"processes": []},
+                    "source": {"kind": "jsonl", "path": "events.jsonl", "unit": "step", "timed": False},
+                    "reference": None,
+                    "looks": [],
+                    "verdict": None,
+                    "attempts_before": [],
+                    "certificate": None,
+                }
+                self.memory.blocks[run] = {}
+            self.active = (run, who)
+            self.memory.write("RUN_RESUMED" if resumed else "RUN_STARTED", run=run)
+            return {"resumed": resumed, "run": self._record(run)}
+
+    def do_run_reference(self, run: str) -> dict[str, Any]:
+        self._need(run)
+        record = self.memory.runs[run]
+        if record["reference"] is None:
+            self._wait(run, min(self.block_s, 0.2), None)
+            record["reference"] = {"rate": RATE, "length_s": 10.0, "longest_step_s": 0.2}
+        return dict(record["reference"])
+
+    def do_run_block(self, run: str, number: int, order: str) -> dict[str, Any]:
+        with self._lock:
+            self._need(run)
+            if (known := self.memory.blocks[run].get(number)) is not None:
+                return known
+            self.memory.started.append((run, number, order))
+            self.now = {"block": number, "arm": "on", "part": "window", "left_s": self.block_s}
+        try:
+            cut = self._wait(run, self.block_s, number)
+        finally:
+            self.now = None
+        row = self._row(run, number, order, cut)
+        with self._lock:
+            self.memory.blocks[run][number] = row
+            self.memory.write("RUN_BLOCK_CUT" if cut else "RUN_BLOCK", run=run, block=number)
+        return row
+
+    def do_run_look(self, run: str, look: dict[str, Any]) -> dict[str, Any]:
+        self._need(run)
+        self.memory.runs[run]["looks"].append(look)
+        return look
+
+    def do_run_status(self, run: str | None = None) -> dict[str, Any] | None:
+        if self.active is None:
+            return None
+        name = self.active[0]
+        record = self.memory.runs[name]
+        now = self.now or {"block": None, "arm": None, "part": "idle", "left_s": None}
+        return {"run": name, "spec": record["spec"], "state": record["state"], "now": now, "looks": record["looks"]}
+
+    def do_run_end(
+        self, run: str, ending: str, reason: str | None = None, verdict: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        with self._lock:
+            record = self.memory.runs[run]
+            if record["state"] != "ended":
+                record.update(state="ended", ending=ending, reason=reason, verdict=verdict, ended_at=utc_iso())
+                self.memory.write("RUN_ENDED", run=run, ending=ending)
+            if self.active is not None and self.active[0] == run:
+                self.active = None
+            return self._record(run)
+
+    def do_run_abort(self, run: str) -> dict[str, Any]:
+        return self.do_run_end(run, "aborted", "asked for on the node")
+
+    def do_run_show(self, run: str) -> dict[str, Any]:
+        if run not in self.memory.runs:
+            raise Refused("RUN_UNKNOWN", f"run {run}", "this node knows no such run", "cotenant protection ab list")
+        return self._record(run)
+
+    def do_certificate_offer(self, run: str) -> dict[str, Any]:
+        record = self.memory.runs[run]
+        spec = record["spec"]
+        record["certificate"] = {
+            "id": f"c-{run}",
+            "run": run,
+            "node": self.node,
+            "rule": spec["rule"],
+            "duty": spec["duty"],
+            "kind": "demonstration",
+            "issued_at": utc_iso(),
+            "expires_at": "2099-01-01T00:00:00+00:00",
+        }
+        self.memory.write("CERT_ISSUED", run=run)
+        return dict(record["certificate"])
+
+    def do_timeline(self, after_seq: int = 0, limit: int = 500, code: str | None = None) -> dict[str, Any]:
+        entries = [entry for entry in self.memory.timeline if entry["seq"] > after_seq][:limit]
+        return {"entries": entries, "last_seq": len(self.memory.timeline)}
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _record(self, run: str) -> dict[str, Any]:
+        rows = self.memory.blocks.get(run, {})
+        return json.loads(json.dumps({**self.memory.runs[run], "blocks": [rows[number] for number in sorted(rows)]}))
+
+    def _free_if_gone(self) -> None:
+        if self.active is not None and liveness(self.active[1]) == "gone":
+            self.memory.write("RUN_HOLDER_GONE", run=self.active[0])
+            self.active = None
+
+    def _need(self, run: str) -> None:
+        if self.active is None or self.active[0] != run:
+            record = self.memory.runs.get(run)
+            if record is not None and record["state"] == "ended":
+                raise Refused("RUN_ENDED", f"run {run}", f"it ended: {record['ending']}", "start a new run")
+            raise Refused("RUN_NOT_HELD", f"run {run}", "no process holds it", "begin (resume) it first")
+
+    def _wait(self, run: str, seconds: float, number: int | None) -> str | None:
+        """Wait as a window would; why it was cut, or None."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if self.stopping.wait(0.02):
+                raise _Gone
+            if self.memory.runs[run]["state"] == "ended":
+                return "the run was ended"
+            if self.active is None or liveness(self.active[1]) == "gone":
+                self._free_if_gone()
+                return "the flow's process went away"
+        return None
+
+    def _row(self, run: str, number: int, order: str, cut: str | None) -> dict[str, Any]:
+        row: dict[str, Any] = {
+            "run": run,
+            "number": number,
+            "order": order,
+            "state": "cut" if cut else "counted",
+            "reason": "cut" if cut else None,
+            "reason_arm": None,
+            "reason_detail": cut,
+            "collapse": None,
+            "on": None,
+            "off": None,
+            "extra": {},
+        }
+        if cut:
+            return row
+        on, off = self.rates(number)
+        length = float(self.memory.runs[run]["spec"]["window_s"])
+        for arm, rate in (("on", on), ("off", off)):
+            row[arm] = {
+                "run": run,
+                "block": number,
+                "arm": arm,
+                "position": 1 if order.startswith(arm) else 2,
+                "started_at": utc_iso(),
+                "started_mono_s": time.monotonic(),
+                "length_s": length,
+                "events": rate * length,
+                "rate": rate,
+                "longest_step_s": 0.2,
+                "work_ran_s": length if arm == "on" else 0.0,
+                "dose": 0.3 if arm == "on" else 0.0,
+                "dose_unknown_reason": None,
+                "units": [],
+            }
+        return row
+
+
+class _Gone(Exception):
+    """The agent stopped in the middle of an answer."""
