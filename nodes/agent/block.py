@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from nodes.agent.runs import ActiveRun, Now
 from nodes.clock import monotonic_s, utc_iso
-from policies.harness.collapse import CollapseWatch
+from policies.harness.collapse import CollapseRule, CollapseState, collapse_rule, watch
 from policies.harness.conditions import Conditions, disturbances
-from policies.harness.dose import dose_problem
+from policies.harness.dose import judge_dose
 from policies.harness.rows import Arm, BlockRow, LeftOut, Order, UnitDose, WindowRow
 from policies.harness.validity import Happening, Part, foremost
 
@@ -65,7 +65,7 @@ class BlockRunner:
         self.arm: Arm = "on" if order == "on_first" else "off"
         self.started: Conditions | None = None
         self.windows: dict[Arm, WindowRow] = {}
-        self.watch: CollapseWatch | None = None
+        self.collapse: tuple[CollapseRule, CollapseState] | None = None
         self.waited_for_work_s: float | None = None
         self.before_arms = False
         self.part: Part = "waiting"
@@ -120,7 +120,7 @@ class BlockRunner:
         spec, run = self.spec, self.run
         run.part = "grant" if self.arm == "on" and spec.kind == "ab" else "hold"
         run.resting = spec.kind == "self" and self.arm == "off"
-        self.watch = self._collapse_watch()
+        self.collapse = None
         self.agent.sources_keep_since(spec.rule, monotonic_s() - 60.0)
         code = "RUN_GRANT" if run.part == "grant" else "RUN_HOLD"
         self.agent.journal.write(code, {"run": run.run, "block": self.number, "arm": self.arm})
@@ -133,6 +133,7 @@ class BlockRunner:
                 why = self.agent.why_not_running(run)
                 raise _LeftOut(("no_dose", f"the work did not run within {WORK_STARTS_WITHIN_S:.0f} s: {why}"))
             self.waited_for_work_s = monotonic_s() - began
+            self._watch_for_collapse()
             return
         await self._until("waiting", monotonic_s() + HELD_WITHIN_S, self.agent.work_held)
         if not self.agent.work_held(run):
@@ -148,15 +149,21 @@ class BlockRunner:
     async def _window(self, position: int) -> WindowRow:
         spec, agent, run = self.spec, self.agent, self.run
         started_at, begin = utc_iso(), self._edge()
+        if self.collapse is not None:
+            rule, state = self.collapse
+            self.collapse = rule, state.window_began(begin.at_s, self._events_since(state.started_s, begin.at_s))
         await self._until("window", begin.at_s + spec.window_s)
         end = self._edge()
         track = agent.progress(spec.rule).track
         longest = track.longest_step_s
         limit_s = min(CLOSING_MAX_S, max(CLOSING_MIN_S, 2.0 * (longest or 0.0)))
-        await self._until("closing", end.at_s + limit_s, lambda _run: track.closed_after(end.at_s))
+        await self._until("closing", end.at_s + limit_s, lambda _run: track.count_between(begin.at_s, end.at_s).closed)
         view = agent.progress(spec.rule)
         length_s = end.at_s - begin.at_s
-        events = view.track.count_between(begin.at_s, end.at_s) if view.readable else None
+        counted = view.track.count_between(begin.at_s, end.at_s)
+        # A window with a hole in it (a counter that restarted, lines that may be lost) has no count: unknown is not less.
+        whole = view.readable and counted.void_s == 0.0 and counted.unknown_s == 0.0
+        events = counted.events if whole else None
         ran_s = agent.work_ran_s(run, begin.at_s, end.at_s) if run.part == "grant" else 0.0
         units = self._units(begin, end, length_s) if run.part == "grant" else ()
         shares = [unit.share for unit in units]
@@ -201,25 +208,35 @@ class BlockRunner:
         spoiled = disturbances(self.started, self.agent.conditions(self.run))
         if spoiled:
             raise _LeftOut(*spoiled)
-        if self.watch is not None and self.run.part == "grant" and part in ("washout", "window", "closing"):
-            why = self.watch.step(monotonic_s(), self.agent.progress(self.spec.rule).track)
-            if why is not None:
-                raise _Collapse(why)
+        if part in ("washout", "window", "closing"):
+            self._check_collapse()
 
-    def _collapse_watch(self) -> CollapseWatch | None:
-        """Only while the work runs: an ON arm is compared with the OFF windows of the run, or its reference until there are some."""
-        if self.spec.kind != "ab" or self.arm != "on":
-            return None
+    def _watch_for_collapse(self) -> None:
+        """From here the work runs: hold the program to half of what it did without, or did in the reference."""
+        if self.run.part != "grant":
+            self.collapse = None
+            return
         record = self.agent.runs.record(self.run.run)
-        off = [
-            row.off.rate
-            for row in self.agent.runs.blocks(self.run.run)
-            if row.off is not None and row.off.rate is not None
-        ]
-        if "off" in self.windows and self.windows["off"].rate is not None:
-            off.append(self.windows["off"].rate)
+        rows = self.agent.runs.blocks(self.run.run)
+        if "off" in self.windows:
+            rows.append(self._row("left_out", None, None))
         reference = record["reference"]["rate"] if record.get("reference") else None
-        return CollapseWatch.for_run(off, reference, self.spec.window_s)
+        track = self.agent.progress(self.spec.rule).track
+        rule = collapse_rule(self.spec.window_s, track.median_step_s, reference, rows)
+        self.collapse = rule, CollapseState(monotonic_s())
+
+    def _events_since(self, since_s: float, now_s: float) -> float:
+        return self.agent.progress(self.spec.rule).track.count_between(since_s, now_s).events or 0.0
+
+    def _check_collapse(self) -> None:
+        if self.collapse is None:
+            return
+        rule, state = self.collapse
+        now_s = monotonic_s()
+        state, why = watch(state, rule, now_s, self._events_since(state.started_s, now_s))
+        self.collapse = rule, state
+        if why is not None:
+            raise _Collapse(why)
 
     # -- readings ---------------------------------------------------------------------------------------------------
 
@@ -259,9 +276,10 @@ class BlockRunner:
             return self._row("left_out", "source_unreadable", "the source could not be read at a window's end")
         if off.events <= 0.0:
             return self._row("left_out", "no_off_progress", "the program made no progress in the OFF window", arm="off")
-        problem = dose_problem(on, self.spec.duty) if self.spec.kind == "ab" else None
-        if problem is not None:
-            return self._row("left_out", "no_dose", problem, arm="on")
+        if self.spec.kind == "ab":
+            dose = judge_dose(on, self.spec.duty)
+            if not dose.held:
+                return self._row("left_out", "no_dose", dose.why, arm="on")
         return self._row("counted", None, None)
 
     def _left_out(self, left: _LeftOut) -> BlockRow:

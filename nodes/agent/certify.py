@@ -28,7 +28,7 @@ from policies.certificate import (
 from nodes.clock import utc_now
 from policies.harness.dose import certified_duty
 from policies.harness.spec import RunSpec
-from policies.harness.validity import certifiable, counted
+from policies.harness.validity import counted, no_certificate
 from policies.refusal import Refused
 
 if TYPE_CHECKING:
@@ -96,12 +96,10 @@ class Certifier:
         run, spec = record["run"], RunSpec.model_validate(record["spec"])
         if record["state"] != "ended" or record["ending"] != PASS:
             raise _refused(run, f"it ended {record['ending'] or 'not yet'}; only '{PASS}' earns one")
-        if spec.kind != "ab":
-            raise _refused(run, f"a {spec.kind} run earns none: no fleet work ran in it")
         rows = self.agent.runs.blocks(run)
-        why = certifiable(rows)
-        if why is not None:
-            raise _refused(run, why)
+        against = no_certificate(spec, rows)
+        if against:
+            raise _refused(run, "; ".join(against))
         decided = await self._recompute(run, spec)
         if decided["verdict"] != PASS:
             raise _refused(run, f"recomputed from the node's own journal its verdict is '{decided['verdict']}'")
@@ -118,8 +116,8 @@ class Certifier:
         timed = self.planner.timed(spec)
         if timed.looks_timed and not spec.accept_timed_source:
             raise _refused(run, f"its source looks timed now: {timed.words}")
-        duty = certified_duty(counted(rows), spec.duty)
-        if duty is None or duty <= 0:
+        duty = certified_duty([row.on for row in counted(rows) if row.on is not None], spec.duty)
+        if duty <= 0:
             raise _refused(run, "no duty was metered, so there is nothing to certify")
         others = [other for other in self.agent.journal.runs() if other["run"] != run]
         stand = standing(record, others)

@@ -1,0 +1,196 @@
+"""What a unit of fleet work may do, and why: hold and grant, rules, phases, the duty device, admission."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.units import NodeView, PhaseView, RuleView, RunView, Unit, admission, desired, duties, reasons
+from policies.work import WorkSelector
+
+LLM = Unit("a1", 1, "dev.cotenant.llmserve", "selftest", device=True)
+CPU = Unit("a2", 2, "dev.example.sim", "run", device=False)
+TRAINER = RuleView("trainer", active=True, holding=True, uses_device=True, protects_progress=True)
+
+
+def grant(**changes: object) -> RunView:
+    return replace(RunView("r1", "trainer", WorkSelector("llmserve"), "grant"), **changes)  # type: ignore[arg-type]
+
+
+def codes(unit: Unit, node: NodeView) -> list[str]:
+    return [reason.code for reason in reasons(unit, node)]
+
+
+def test_nothing_holds_work_on_a_node_without_rules() -> None:
+    assert reasons(LLM, NodeView()) == ()
+    assert reasons(CPU, NodeView()) == ()
+
+
+@pytest.mark.parametrize("uses", [True, None])
+def test_a_program_that_uses_the_device_or_may_holds_device_work_back(uses: bool | None) -> None:
+    assert reasons(LLM, NodeView(rules=(replace(TRAINER, uses_device=uses),)))
+
+
+def test_a_program_that_does_not_use_the_device_holds_no_device_work() -> None:
+    assert reasons(LLM, NodeView(rules=(replace(TRAINER, uses_device=False),))) == ()
+
+
+def test_the_grant_exempts_the_work_under_test_from_its_own_rule_only() -> None:
+    node = NodeView(rules=(TRAINER,), run=grant())
+    assert reasons(LLM, node) == ()
+    other = replace(TRAINER, id="renderer")
+    assert "renderer" in reasons(LLM, replace(node, rules=(TRAINER, other)))[0].why
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        NodeView(rules=(TRAINER,), run=grant(), pause=True),
+        NodeView(rules=(TRAINER,), run=grant(), gpu_jobs="never"),
+        NodeView(rules=(replace(TRAINER, pause="gpu"),), run=grant()),
+        NodeView(rules=(replace(TRAINER, pause="io"),), run=grant()),
+        NodeView(rules=(replace(TRAINER, phases=(PhaseView(0, True, "gpu"),)),), run=grant()),
+        NodeView(rules=(TRAINER,), run=grant(), mode="strict_yield"),
+    ],
+    ids=["owner", "never", "pause gpu", "pause io", "phase", "strict_yield"],
+)
+def test_the_grant_exempts_from_nothing_else(node: NodeView) -> None:
+    assert reasons(LLM, node)
+
+
+def test_off_holds_the_work_under_test_without_a_limit_and_evicts_it_when_asked() -> None:
+    node = NodeView(gpu_jobs="always", run=grant(part="hold"))
+    (wanted,) = desired([LLM], node)
+    assert (wanted.action, wanted.unlimited) == ("pause", True)
+    (wanted,) = desired([LLM], replace(node, run=grant(part="hold", off="evicted")))
+    assert wanted.action == "evict"
+
+
+@pytest.mark.parametrize("part", ["hold", "grant"])
+def test_other_device_work_is_held_in_both_arms(part: str) -> None:
+    stranger = Unit("b1", 9, "dev.example.other", "train", device=True)
+    assert codes(stranger, NodeView(gpu_jobs="always", run=grant(part=part))) == ["RUN_HOLD"]
+
+
+def test_the_owners_pause_beside_a_run_counts_against_the_ten_minutes() -> None:
+    (wanted,) = desired([LLM], NodeView(pause=True, run=grant(part="hold")))
+    assert wanted.unlimited is False
+
+
+def test_a_feed_runs_in_its_own_runs_on_windows_only() -> None:
+    feeding = replace(LLM, feed_of="r1")
+    assert desired([feeding], NodeView(run=grant(feed="llmserve/selftest")))[0].action == "run"
+    assert desired([feeding], NodeView(run=grant(feed="llmserve/selftest", part="hold")))[0].action == "pause"
+    assert desired([feeding], NodeView(run=None, gpu_jobs="always"))[0].action == "evict"
+    assert desired([feeding], NodeView(run=grant(run="r2", feed="llmserve/selftest")))[0].action == "evict"
+
+
+def test_with_a_feed_queued_work_of_the_same_name_is_not_the_work_under_test() -> None:
+    node = NodeView(run=grant(feed="llmserve/selftest"), rules=(TRAINER,))
+    assert "RUN_HOLD" in codes(LLM, node)
+
+
+def test_null_and_self_runs_hold_all_device_work() -> None:
+    node = NodeView(gpu_jobs="always", run=grant(part="hold", tests_work=False, work=WorkSelector("all")))
+    assert codes(LLM, node) == ["RUN_HOLD"]
+
+
+def test_the_duty_is_shared_equally_among_those_that_may_run() -> None:
+    units = [replace(LLM, attempt=f"a{i}") for i in range(3)]
+    node = NodeView(run=grant(duty=0.3), rules=(TRAINER,))
+    assert duties(units, node) == pytest.approx({"a0": 0.1, "a1": 0.1, "a2": 0.1})
+    assert sum(duties(units, node).values()) == pytest.approx(0.3)
+    assert duties(units, replace(node, run=grant(duty=None))) == {}
+
+
+def test_work_that_cannot_throttle_is_not_admitted_to_a_run_with_a_duty() -> None:
+    dumb = replace(LLM, attempt="", cooperative=False)
+    assert admission(dumb, NodeView(run=grant(duty=0.3)))
+    assert admission(replace(dumb, cooperative=True), NodeView(run=grant(duty=0.3))) == ()
+
+
+def test_nothing_is_admitted_while_the_node_admits_nothing() -> None:
+    why = admission(CPU, NodeView(admits=False, admits_why="memory is short"))
+    assert [reason.why for reason in why] == ["memory is short"]
+
+
+def test_other_work_beside_a_protected_program_is_held_unless_fleet_first() -> None:
+    assert codes(CPU, NodeView(rules=(TRAINER,))) == ["PROTECTION_PAUSE"]
+    assert codes(CPU, NodeView(rules=(TRAINER,), mode="fleet_first")) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "module", "stage", "device", "selected"),
+    [
+        ("all", "a.b", "s", False, True),
+        ("gpu", "a.b", "s", True, True),
+        ("gpu", "a.b", "s", False, False),
+        ("cpu", "a.b", "s", False, True),
+        ("cpu", "a.b", "s", True, False),
+        ("b", "a.b", "s", True, True),
+        ("a.b", "a.b", "s", True, True),
+        ("b/s", "a.b", "s", True, True),
+        ("b/t", "a.b", "s", True, False),
+        ("c", "a.b", "s", True, False),
+    ],
+)
+def test_naming_work(text: str, module: str, stage: str, device: bool, selected: bool) -> None:
+    assert WorkSelector(text).selects(module, stage, device=device) is selected
+
+
+RULES = st.builds(
+    RuleView,
+    id=st.sampled_from(["trainer", "renderer"]),
+    active=st.booleans(),
+    holding=st.booleans(),
+    uses_device=st.sampled_from([True, False, None]),
+    protects_progress=st.booleans(),
+    pause=st.sampled_from([None, "all", "cpu", "gpu", "io"]),
+    evict=st.sampled_from([None, "all", "gpu"]),
+    phases=st.lists(st.builds(PhaseView, st.just(0), st.booleans(), st.sampled_from(["all", "cpu", "gpu", "io"])), max_size=2).map(tuple),
+)
+NODES = st.builds(
+    NodeView,
+    mode=st.sampled_from(["fleet_first", "moderate", "strict_yield"]),
+    pause=st.booleans(),
+    gpu_jobs=st.sampled_from(["never", "when_no_gpu_protected", "certified", "always"]),
+    duty_device=st.sampled_from(["gpu", "cpu"]),
+    rules=st.lists(RULES, max_size=3).map(tuple),
+    run=st.sampled_from([None, grant(), grant(part="hold"), grant(duty=0.4)]),
+)
+UNITS = st.builds(
+    Unit,
+    attempt=st.sampled_from(["a", "b"]),
+    job=st.just(1),
+    module=st.sampled_from(["dev.cotenant.llmserve", "dev.example.sim"]),
+    stage=st.sampled_from(["selftest", "run"]),
+    device=st.booleans(),
+)
+
+
+@given(UNITS, NODES)
+def test_more_trouble_never_lets_work_loose(unit: Unit, node: NodeView) -> None:
+    """A unit that is held stays held when a signal gets worse: a pause, an unreadable phase, an unknown device use."""
+    if not reasons(unit, node):
+        return
+    worse = [replace(node, pause=True), replace(node, gpu_jobs="never")]
+    if node.rules:
+        first = node.rules[0]
+        worse += [
+            replace(node, rules=(replace(first, uses_device=None, holding=True, active=True), *node.rules[1:])),
+            replace(node, rules=(replace(first, phases=(PhaseView(0, True, "all", readable=False),)), *node.rules[1:])),
+        ]
+    assert all(reasons(unit, view) for view in worse)
+
+
+@given(st.lists(UNITS, max_size=3, unique_by=lambda unit: unit.attempt), NODES)
+def test_shares_add_up_to_the_duty_and_only_running_units_have_one(units: list[Unit], node: NodeView) -> None:
+    shares = duties(units, node)
+    running = {wanted.attempt for wanted in desired(units, node) if wanted.action == "run"}
+    assert set(shares) <= running
+    if shares:
+        assert node.run is not None
+        assert sum(shares.values()) == pytest.approx(node.run.duty)
