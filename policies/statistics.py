@@ -22,7 +22,18 @@ from typing import TypeGuard
 
 from scipy import special
 
-from policies.harness.verdict import INCONCLUSIVE, PASS, REFUSED, SLOWDOWN, Analysis, Decision, Look, Refusal, Verdict
+from policies.harness.verdict import (
+    INCONCLUSIVE,
+    PASS,
+    REFUSED,
+    SLOWDOWN,
+    ZERO_SD,
+    Analysis,
+    Decision,
+    Look,
+    Refusal,
+    Verdict,
+)
 
 __all__ = [
     "Analysis",
@@ -73,8 +84,6 @@ Z80 = 0.84  # 80 % normal quantile, as the planning formulas have it
 ANALYSE_MORE_LIMIT = 1000
 # Two logarithms of the same ratio may differ in the last place: a tie within this is a tie.
 TIE = 1e-12
-# No real program repeats its rate to a billionth: residuals this small come from quantised counts.
-ZERO_SD = 1e-9
 
 
 @dataclass(frozen=True, slots=True)

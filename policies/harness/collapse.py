@@ -1,9 +1,10 @@
-"""Watching for a collapse of the protected program while the work under test runs: stop the run, do not wait for a look.
+"""Watching for a collapse of the protected program while the work under test runs: stop the run, wait for no look.
 
-Source: ``harness-statistics.md``, rule 8 and "As a function". The program has collapsed when its rate so far, since the work
-began or since the window began, stays under half of the OFF rate for the watch's length without recovery, and no OFF window
-of the run fell so low (then the program stalls by itself). It is watched in washouts and in the first ON window too.
-Stopping early this way can only lower the chance of a false certificate; the thresholds are judgement.
+Source: ``harness-statistics.md``, rule 8 and "As a function". The program has collapsed when its rate so far, since the
+work began to run or since the window began, stays under half of the OFF rate for the watch's length without recovery,
+while no OFF window of the run fell so low (then the program stalls by itself). It is watched in washouts and in the
+first ON window too. Stopping early this way can only lower the chance of a false certificate; the thresholds are
+judgement.
 """
 
 from __future__ import annotations
@@ -12,10 +13,17 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
-from policies.harness.rows import BlockRow
-
-__all__ = ["COLLAPSE_SHARE", "CollapseRule", "CollapseState", "collapse_rule", "watch"]
+__all__ = [
+    "COLLAPSE_SHARE",
+    "CollapseRule",
+    "CollapseState",
+    "CollapseWatch",
+    "collapse_length_s",
+    "collapse_rule",
+    "watch",
+]
 
 COLLAPSE_SHARE = 0.5
 LENGTH_S = 60.0
@@ -27,7 +35,7 @@ RECENT_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class CollapseRule:
-    """What a stretch with the work on is held to. ``off_rate`` in events per second; None: nothing is known to hold it to.
+    """What a stretch with the work on is held to. ``off_rate`` in events per second; None: no rate is known.
 
     ``stalls_alone``: an OFF window fell as low, so a low rate says nothing about the work.
     """
@@ -52,27 +60,26 @@ class CollapseState:
         return replace(self, window_s=now_s, window_events=events)
 
 
-def collapse_rule(
-    window_s: float,
-    median_step_s: float | None,
-    reference_rate: float | None,
-    rows: Sequence[BlockRow] = (),
-) -> CollapseRule:
-    """The rule for the next stretch, from the run so far.
+def collapse_length_s(window_s: float, median_step_s: float | None) -> float:
+    """How long a rate must stay low: the smallest of 60 s, ten median steps and half the window, never under five steps.
 
-    The OFF rate is the median over all OFF windows measured, the reference's until there is one. The length is the
-    smallest of 60 s, ten median steps and half the window, never under five steps (``median_step_s`` None: unknown).
+    ``median_step_s`` None: no step is known yet.
     """
     length_s = min(LENGTH_S, window_s / 2.0)
-    if median_step_s is not None:
-        length_s = max(min(length_s, LENGTH_STEPS * median_step_s), LEAST_STEPS * median_step_s)
-    off_rates = [row.off.rate for row in rows if row.off is not None and row.off.rate is not None]
+    if median_step_s is None:
+        return length_s
+    return max(min(length_s, LENGTH_STEPS * median_step_s), LEAST_STEPS * median_step_s)
+
+
+def collapse_rule(
+    off_rates: Sequence[float], reference_rate: float | None, window_s: float, median_step_s: float | None
+) -> CollapseRule:
+    """The rule for the next stretch: held to the median of the run's OFF windows, to the reference until there is one."""
     off_rate = statistics.median(off_rates) if off_rates else reference_rate
-    known = off_rate is not None and math.isfinite(off_rate) and off_rate > 0.0
-    lowest = min(off_rates, default=math.inf)
-    return CollapseRule(
-        off_rate if known else None, length_s, off_rate is not None and lowest < COLLAPSE_SHARE * off_rate
-    )
+    length_s = collapse_length_s(window_s, median_step_s)
+    if off_rate is None or not math.isfinite(off_rate) or off_rate <= 0.0:
+        return CollapseRule(None, length_s)
+    return CollapseRule(off_rate, length_s, min(off_rates, default=off_rate) < COLLAPSE_SHARE * off_rate)
 
 
 def watch(state: CollapseState, rule: CollapseRule, now_s: float, events: float) -> tuple[CollapseState, str | None]:
@@ -97,10 +104,12 @@ def watch(state: CollapseState, rule: CollapseRule, now_s: float, events: float)
     recovered = spans and not _below(events - events_then, now_s - since, half)
     if not low or recovered:
         return replace(state, low_since_s=None), None
-    if state.low_since_s is None:
-        state = replace(state, low_since_s=_low_from(state, now_s, recent_s))
-    assert state.low_since_s is not None
-    lasted_s = now_s - state.low_since_s
+    low_since_s = state.low_since_s
+    if low_since_s is None:
+        # a stretch that is low when it is first seen has been so from its start
+        low_since_s = state.started_s if now_s - state.started_s <= recent_s else now_s
+        state = replace(state, low_since_s=low_since_s)
+    lasted_s = now_s - low_since_s
     if lasted_s < rule.length_s:
         return state, None
     rate = (events - events_then) / (now_s - since) if now_s > since else 0.0
@@ -114,14 +123,63 @@ def _below(events: float, span_s: float, rate: float) -> bool:
     return span_s > 0.0 and events < rate * span_s
 
 
-def _low_from(state: CollapseState, now_s: float, recent_s: float) -> float:
-    """Since when a stretch that is seen low for the first time has been so: from its start where it is that young."""
-    return state.started_s if now_s - state.started_s <= recent_s else now_s
-
-
 def _trimmed(samples: tuple[tuple[float, float], ...], oldest_s: float) -> tuple[tuple[float, float], ...]:
     """Keep one sample at or before ``oldest_s`` and what is newer."""
     first = 0
     while first + 1 < len(samples) and samples[first + 1][0] <= oldest_s:
         first += 1
     return samples[first:]
+
+
+class Track(Protocol):
+    """What the watch reads of a progress source (``policies.sources.progress.ProgressTrack``)."""
+
+    @property
+    def median_step_s(self) -> float | None: ...
+
+    def count_between(self, start_s: float, end_s: float, now_s: float | None = None) -> SupportsEvents: ...
+
+
+class SupportsEvents(Protocol):
+    """Fractional events of an interval; None: they cannot be known."""
+
+    @property
+    def events(self) -> float | None: ...
+
+
+class CollapseWatch:
+    """``watch`` over one stretch with the work on, fed by a progress track.
+
+    The rule is fixed when the stretch begins: its steps must not be measured by the steps of a program that is
+    collapsing. A tick whose count is unknown decides nothing (a source that stopped reading leaves the block out).
+    """
+
+    def __init__(self, off_rates: Sequence[float], reference_rate: float | None, window_s: float) -> None:
+        self._basis = (tuple(off_rates), reference_rate, window_s)
+        self._rule: CollapseRule | None = None
+        self._state: CollapseState | None = None
+
+    @classmethod
+    def for_run(cls, off_rates: Sequence[float], reference_rate: float | None, window_s: float) -> CollapseWatch:
+        return cls(off_rates, reference_rate, window_s)
+
+    def window_began(self, now_s: float, track: Track) -> None:
+        """The washout is over; the window's own rate is watched from here as well."""
+        if self._state is None:
+            return
+        events = track.count_between(self._state.started_s, now_s, now_s).events
+        if events is not None:
+            self._state = self._state.window_began(now_s, events)
+
+    def step(self, now_s: float, track: Track) -> str | None:
+        """One tick; the first begins the stretch. Why it is a collapse; None: it is not one, or not yet."""
+        if self._state is None or self._rule is None:
+            off_rates, reference_rate, window_s = self._basis
+            self._rule = collapse_rule(off_rates, reference_rate, window_s, track.median_step_s)
+            self._state = CollapseState(now_s, recent=((now_s, 0.0),))
+            return None
+        events = track.count_between(self._state.started_s, now_s, now_s).events
+        if events is None:
+            return None
+        self._state, why = watch(self._state, self._rule, now_s, events)
+        return why

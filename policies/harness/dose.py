@@ -1,7 +1,7 @@
 """Was there enough work in an ON window to speak of a dose, and which duty may a certificate name.
 
-Source: ``harness.md``, "Left out and repeated" and "Certificates". A fleet that did not load the device proves nothing, so
-the dose is what the meter read, never what the work reports of itself; an unknown share is no dose.
+Source: ``harness.md``, "Left out and repeated" and "Certificates". A fleet that did not load the device proves nothing,
+so the dose is what the meter read, never what the work reports of itself; an unknown share is no dose.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from policies.harness.rows import WindowRow
+from policies.harness.rows import BlockRow, WindowRow
 
-__all__ = ["LEAST_OF_DUTY", "LEAST_RAN", "LEAST_SHARE", "Dose", "certified_duty", "judge_dose"]
+__all__ = ["LEAST_OF_DUTY", "LEAST_RAN", "LEAST_SHARE", "Dose", "certified_duty", "dose_problem", "judge_dose"]
 
 LEAST_RAN = 0.90  # of the ON window's length
 LEAST_OF_DUTY = 0.80  # of the duty asked
@@ -46,19 +46,21 @@ def judge_dose(window: WindowRow, duty: float | None) -> Dose:
     return Dose(True, share, ran_share)
 
 
-def certified_duty(on_windows: Iterable[WindowRow], duty: float | None) -> float:
-    """The duty a certificate may name: the smaller of the duty asked and the mean metered share over the counted ON
-    windows, rounded down to 0.01; without a duty that share. At most 1.
+def dose_problem(window: WindowRow, duty: float | None) -> str | None:
+    """Why this ON window had no dose, in words; None: it had one."""
+    return judge_dose(window, duty).why
 
-    Raises:
-        ValueError: no windows, or one whose share is unknown: such a window had no dose and cannot be counted.
+
+def certified_duty(rows: Iterable[BlockRow], duty: float | None) -> float | None:
+    """The duty a certificate may name: the smaller of the duty asked and the mean metered share over the ON windows of
+    the counted blocks ``rows``, rounded down to 0.01; without a duty that share. At most 1.
+
+    None: no blocks, or one whose share is unknown. Unknown is never a duty.
     """
-    shares = [window.dose for window in on_windows]
+    shares = [row.on.dose if row.on is not None else None for row in rows]
     known = [share for share in shares if share is not None and math.isfinite(share)]
     if not shares or len(known) < len(shares):
-        raise ValueError(
-            f"certified duty: {len(shares) - len(known)} of {len(shares)} ON windows have no metered share"
-        )
+        return None
     mean = math.fsum(known) / len(known)
     held = min(mean, 1.0) if duty is None else min(mean, duty, 1.0)
     # 0.29 * 100 is 28.999999999999996: without the allowance a duty held exactly would lose a hundredth

@@ -20,6 +20,7 @@ __all__ = [
     "Happening",
     "Harm",
     "Part",
+    "certifiable",
     "counted",
     "decide_blocks",
     "foremost",
@@ -33,17 +34,18 @@ MAX_LEFT_OUT_SHARE = 0.20
 
 Part = Literal["waiting", "washout", "window", "closing"]
 
-# A restart is a death with a successor: a program whose supervisor is quick would otherwise die unseen.
-DEATHS: frozenset[LeftOut] = frozenset({"program_died", "program_restarted"})
+# A program that another process replaced has died: the agent says so ("program_died") even where the successor is
+# quick. "program_restarted" is a process that came beside those that stayed, which harms nobody.
+DEATHS: frozenset[LeftOut] = frozenset({"program_died"})
 DISTRESS: frozenset[LeftOut] = frozenset({"memory_guard", "source_unreadable"})
 # Where several things happen in one block, the one that speaks against the work is the reason.
 _WEIGHT: tuple[LeftOut, ...] = (
     "program_died",
-    "program_restarted",
     "memory_guard",
     "source_unreadable",
     "suspend",
     "clock",
+    "program_restarted",
     "power_source",
     "phase",
     "owner_pause",
@@ -53,7 +55,6 @@ _WEIGHT: tuple[LeftOut, ...] = (
 )
 _WORDS: dict[LeftOut, str] = {
     "program_died": "death of the protected program",
-    "program_restarted": "restart of the protected program",
     "memory_guard": "memory guard",
     "source_unreadable": "dead source",
 }
@@ -134,38 +135,49 @@ def harm_suspected(rows: Sequence[BlockRow]) -> Harm | None:
     """Harm that was left out: one death of the program in ON or in the washout after it, or two of the others there,
     with fewer of the same in OFF. None: nothing of that kind.
 
-    A restart counts as a death, once a block. ``BlockRow.extra["part"]`` says in which part of the arm the reason came ("waiting",
-    "washout", "window", "closing"); only with it can the washout after ON be told from OFF itself.
+    ``BlockRow.extra["part"]`` says in which part of the arm the reason came ("waiting", "washout", "window",
+    "closing"); only with it can the washout after ON be told from OFF itself.
     """
-    found: set[tuple[int, str, str]] = set()  # block, what, side: died and restarted in one block is one death
+    found: set[tuple[int, LeftOut, str]] = set()  # block, what, side: the same thing twice in one block is one
     seen: list[str] = []
     ordered = sorted(rows, key=lambda row: row.number)
     for previous, row in zip([None, *ordered], ordered, strict=False):
         for happening in _happenings(row):
-            what = "death" if happening.reason in DEATHS else happening.reason
-            if happening.arm is None or (what != "death" and what not in DISTRESS):
+            if happening.arm is None or happening.reason not in DEATHS | DISTRESS:
                 continue
             against = happening.arm == "on" or (_settling(happening) and _after_on(row, previous))
-            entry = (row.number, what, "on" if against else "off")
+            entry = (row.number, happening.reason, "on" if against else "off")
             if against and entry not in found:
                 where = "while the work ran" if happening.arm == "on" else "in the washout after the work"
                 seen.append(f"{_WORDS[happening.reason]} {where} (block {row.number})")
             found.add(entry)
 
-    def count(deaths: bool, side: str) -> int:
-        return sum(1 for _, what, at in found if (what == "death") == deaths and at == side)
+    def count(kinds: frozenset[LeftOut], side: str) -> int:
+        return sum(1 for _, reason, at in found if reason in kinds and at == side)
 
-    deaths_off, distress_off = count(True, "off"), count(False, "off")
+    deaths_off, distress_off = count(DEATHS, "off"), count(DISTRESS, "off")
     harm = Harm(
-        count(True, "on"),
+        count(DEATHS, "on"),
         deaths_off,
-        count(False, "on"),
+        count(DISTRESS, "on"),
         distress_off,
         f"{'; '.join(seen)}; in OFF: deaths {deaths_off}, memory guard or dead source {distress_off}",
     )
     died = harm.deaths_on >= 1 and harm.deaths_off < harm.deaths_on
     distressed = harm.distress_on >= 2 and harm.distress_off < harm.distress_on
     return harm if died or distressed else None
+
+
+def certifiable(rows: Sequence[BlockRow]) -> str | None:
+    """Why these blocks can carry no certificate whatever their rates say, in words; None: nothing speaks against one."""
+    share = left_out_share(rows)
+    if share > MAX_LEFT_OUT_SHARE + 1e-9:
+        return (
+            f"{len(left_out(rows))} of {len(rows)} blocks ({100 * share:.0f} %) were left out, "
+            f"more than {100 * MAX_LEFT_OUT_SHARE:.0f} %"
+        )
+    harm = harm_suspected(rows)
+    return f"harm suspected: {harm.words}" if harm is not None else None
 
 
 def no_certificate(spec: RunSpec, rows: Sequence[BlockRow], decision: Decision | None = None) -> list[str]:
@@ -178,15 +190,9 @@ def no_certificate(spec: RunSpec, rows: Sequence[BlockRow], decision: Decision |
         reasons.append("an A/A run has no work in either window")
     if spec.kind == "self":
         reasons.append("a self-cost run measures this product, not fleet work")
-    share = left_out_share(rows)
-    if share > MAX_LEFT_OUT_SHARE + 1e-9:
-        reasons.append(
-            f"{len(left_out(rows))} of {len(rows)} blocks ({100 * share:.0f} %) were left out, "
-            f"more than {100 * MAX_LEFT_OUT_SHARE:.0f} %"
-        )
-    harm = harm_suspected(rows) if spec.kind != "null" else None
-    if harm is not None:
-        reasons.append(f"harm suspected: {harm.words}")
+    lost = certifiable(rows) if spec.kind != "null" else None
+    if lost is not None:
+        reasons.append(lost)
     if decision is not None and decision.zero_variance:
         reasons.append("the blocks do not vary at all: quantised counts, which are no evidence")
     return reasons

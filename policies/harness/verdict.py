@@ -15,6 +15,7 @@ __all__ = [
     "PASS",
     "REFUSED",
     "SLOWDOWN",
+    "ZERO_SD",
     "Analysis",
     "Decision",
     "Ending",
@@ -40,6 +41,9 @@ PASS: Verdict = "no slowdown shown"
 SLOWDOWN: Verdict = "slowdown"
 INCONCLUSIVE: Verdict = "inconclusive"
 REFUSED: Verdict = "refused"
+
+# No real program repeats its rate to a billionth: an sd of d this small comes from quantised counts.
+ZERO_SD = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
