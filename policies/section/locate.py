@@ -1,8 +1,8 @@
 """Where each key of a TOML text stands: path -> line.
 
 ``tomllib`` gives values without positions, and an error that names no line is no help in a long file. This scanner
-walks a text that ``tomllib`` has accepted (so it checks nothing) and notes the line of every table, key, array entry and
-inline table. Paths are those of the parsed value: ``("rule", 0, "during", 1, "source", "field")``.
+walks a text that ``tomllib`` has accepted (so it checks nothing) and notes the line of every table, key, array entry
+and inline table. Paths are those of the parsed value: ``("rule", 0, "during", 1, "source", "field")``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def locate(text: str) -> dict[Path, int]:
 
 
 def line_of(lines: Mapping[Path, int], path: Path) -> int:
-    """The line of ``path``, or of the nearest table around it where the path itself is not written; 1 for the document."""
+    """The line of ``path``, or of the nearest table around it where it is not written itself; 1 for the document."""
     while path and path not in lines:
         path = path[:-1]
     return lines.get(path, 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from policies.section import conditions
@@ -124,7 +124,7 @@ class Scoped(Clean):
             return {"scope": "all"}
         if raw is False:
             raise PydanticCustomError(
-                "false_action", "false means nothing here", {"allowed": 'leave the key out, or { scope = "all" }'}
+                "false_action", "means nothing here", {"allowed": 'leave the key out, or { scope = "all" }'}
             )
         return raw
 
@@ -188,6 +188,12 @@ class ActiveWhen(Clean):
         return conditions.at_least_one(table, conditions.ACTIVE_WHEN, "active_when asks nothing")
 
 
+def _active_when_tag(raw: Any) -> str | None:
+    if isinstance(raw, str):
+        return "<present>"
+    return "<conditions>" if isinstance(raw, Mapping | ActiveWhen) else None
+
+
 class _Actions(Clean):
     """What a rule, or a phase of it, does to fleet work."""
 
@@ -222,7 +228,14 @@ class Rule(_Actions):
     )
     match: Match = Field(description="which processes are the program; all given keys must hold")
     tree: Tree = Field(default="descendants", description="whether the program's children belong to it")
-    active_when: Literal["present"] | ActiveWhen = Field(default="present", description='"present", or a table')
+    active_when: Annotated[
+        Annotated[Literal["present"], Tag("<present>")] | Annotated[ActiveWhen, Tag("<conditions>")],
+        Discriminator(
+            _active_when_tag,
+            custom_error_type="no_condition",
+            custom_error_message='is neither "present" nor a table of conditions',
+        ),
+    ] = Field(default="present", description='"present", or { cpu_cores_gt, footprint_gb_gt, gpu_active, for_s }')
     immediate: bool = Field(default=False, description="true: a phase's pause is carried out when its line is seen")
     ignore: bool = Field(default=False, description="true, alone: other rules do not see these processes")
     during: tuple[During, ...] = Field(default=(), strict=False, description="phases with actions of their own")

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Discriminator, Field, Tag
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
 from policies.section.values import AbsolutePath, Argv, Clean, DottedPath, Match, Pattern, Text, Tree
@@ -27,10 +27,20 @@ __all__ = [
     "OnExec",
     "PhaseSource",
     "ProgressSource",
+    "Scalar",
+    "phase_model",
+    "progress_model",
 ]
 
+
+def _scalar(value: Any) -> Any:
+    if isinstance(value, str | bool | int | float):
+        return value
+    raise PydanticCustomError("scalar", "is neither text nor a number nor true or false")
+
+
 # What a phase's field may hold: a JSON scalar.
-Scalar = str | bool | int | float
+Scalar = Annotated[str | bool | int | float, BeforeValidator(_scalar)]
 
 
 def _one_group(pattern: str) -> str:
@@ -167,34 +177,36 @@ KINDS: dict[str, type[Clean]] = {
 }
 
 
-def _tag_of(model: type) -> str:
-    return next(tag for tag, known in KINDS.items() if known is model)
-
-
-def _progress_kind(raw: Any) -> str | None:
+def progress_model(raw: Any) -> type[Clean] | None:
+    """The kind of progress source that the keys of ``raw`` speak of, or None."""
     if isinstance(raw, Clean):
-        return _tag_of(type(raw))
+        return type(raw)
     if not isinstance(raw, Mapping):
         return None
     if "jsonl" in raw:
-        return _tag_of(JsonlProgress)
+        return JsonlProgress
     if "path" in raw or "log_regex" in raw:
-        return _tag_of(LogProgress)
+        return LogProgress
     if "exec" in raw:
-        return _tag_of(ExecProgress)
-    return _tag_of(JsonlProgress) if "event" in raw else None
+        return ExecProgress
+    return JsonlProgress if "event" in raw else None
 
 
-def _phase_kind(raw: Any) -> str | None:
+def phase_model(raw: Any) -> type[Clean] | None:
+    """The kind of phase source that the keys of ``raw`` speak of, or None."""
     if isinstance(raw, Clean):
-        return _tag_of(type(raw))
+        return type(raw)
     if not isinstance(raw, Mapping):
         return None
     if "on_exec" in raw:
-        return _tag_of(ExecPhase)
+        return ExecPhase
     if {"enter", "exit", "enter_soon"} & raw.keys():
-        return _tag_of(JsonlEventPhase)
-    return _tag_of(JsonlFieldPhase) if {"event", "field", "on", "soon"} & raw.keys() else None
+        return JsonlEventPhase
+    return JsonlFieldPhase if {"event", "field", "on", "soon"} & raw.keys() else None
+
+
+def _tag(model: type[Clean] | None) -> str | None:
+    return next((tag for tag, known in KINDS.items() if known is model), None)
 
 
 # Error types of a table that is no source at all, with what is allowed there.
@@ -208,7 +220,9 @@ ProgressSource = Annotated[
     | Annotated[LogProgress, Tag("<progress from a log>")]
     | Annotated[ExecProgress, Tag("<progress from a probe>")],
     Discriminator(
-        _progress_kind, custom_error_type="no_progress_kind", custom_error_message="is not a kind of progress source"
+        lambda raw: _tag(progress_model(raw)),
+        custom_error_type="no_progress_kind",
+        custom_error_message="is not a kind of progress source",
     ),
 ]
 
@@ -216,5 +230,9 @@ PhaseSource = Annotated[
     Annotated[JsonlEventPhase, Tag("<a phase from events>")]
     | Annotated[JsonlFieldPhase, Tag("<a phase from a field>")]
     | Annotated[ExecPhase, Tag("<a phase while a program runs>")],
-    Discriminator(_phase_kind, custom_error_type="no_phase_kind", custom_error_message="is not a kind of phase source"),
+    Discriminator(
+        lambda raw: _tag(phase_model(raw)),
+        custom_error_type="no_phase_kind",
+        custom_error_message="is not a kind of phase source",
+    ),
 ]

@@ -1,0 +1,307 @@
+"""Which processes a rule is about, and when it is active (protection.md).
+
+A process that cannot be judged is never quietly left out: where no readable fact rules it out it counts for holding
+fleet work, and for nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import PurePath
+from typing import Literal
+
+from policies.section.models import Cooldown, Match, Rule, Tree
+
+__all__ = [
+    "Group",
+    "ProcInfo",
+    "RuleEvent",
+    "RuleState",
+    "Verdict",
+    "expand_home",
+    "group",
+    "groups",
+    "matches",
+    "start_rule",
+    "step_rule",
+]
+
+Verdict = Literal["yes", "no", "unreadable"]
+
+# Linux keeps 15 bytes of a process name (TASK_COMM_LEN less its NUL).
+COMM_BYTES = 15
+
+
+@dataclass(frozen=True, slots=True)
+class ProcInfo:
+    """One process of a snapshot. Every fact may be None: it could not be read, which says nothing about it.
+
+    ``start_ticks`` are clock ticks after boot (field 22 of /proc/PID/stat), untouched by clock changes. ``exe`` is the
+    executable's path, ``name`` the kernel's (at most 15 bytes on Linux), ``argv`` the arguments as they stand now.
+    """
+
+    pid: int
+    start_ticks: int | None
+    ppid: int | None
+    name: str | None = None
+    exe: str | None = None
+    argv: tuple[str, ...] | None = None
+    uid: int | None = None
+    kernel_thread: bool = False
+
+    def same_program(self, other: ProcInfo) -> bool:
+        """Whether both are known to run one executable with the same arguments (a fork without exec)."""
+        known = self.exe is not None and self.argv is not None
+        return known and self.exe == other.exe and self.argv == other.argv
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The processes of a rule, each ordered by pid.
+
+    ``roots`` match by themselves, without forks of one of them: their fingerprint and their deaths are the program's.
+    ``members`` are the program: every match, and with ``descendants`` the children. ``unreadable`` could not be judged.
+    ``holding`` counts for holding fleet work: members, unreadable ones and what may descend from either.
+    """
+
+    roots: tuple[ProcInfo, ...] = ()
+    members: tuple[ProcInfo, ...] = ()
+    unreadable: tuple[ProcInfo, ...] = ()
+    holding: tuple[ProcInfo, ...] = ()
+
+    @property
+    def running(self) -> bool:
+        """Whether the program certainly runs."""
+        return bool(self.roots)
+
+    @property
+    def present(self) -> bool:
+        """Whether the rule's condition holds: the program runs, or a process that may be it does."""
+        return bool(self.holding)
+
+
+def expand_home(match: Match, home: str) -> Match:
+    """``match`` with a leading ``~/`` of its paths in ``home``, the home of the section's owner."""
+
+    def expanded(text: str | None) -> str | None:
+        return home.rstrip("/") + text[1:] if text is not None and text.startswith("~/") else text
+
+    return match.model_copy(
+        update={"path_prefix": expanded(match.path_prefix), "path_contains": expanded(match.path_contains)}
+    )
+
+
+def matches(match: Match, proc: ProcInfo) -> Verdict:
+    """Whether every given key of ``match`` holds for ``proc``. Kernel threads match nothing.
+
+    One readable fact that fails says "no", whatever else could not be read.
+    """
+    if proc.kernel_thread:
+        return "no"
+    verdicts = set(_each(match, proc))
+    if "no" in verdicts or not verdicts:
+        return "no"
+    return "unreadable" if "unreadable" in verdicts else "yes"
+
+
+def _each(match: Match, proc: ProcInfo) -> Iterator[Verdict]:
+    if match.path_prefix is not None:
+        yield _verdict(None if proc.exe is None else proc.exe.startswith(match.path_prefix))
+    if match.path_contains is not None:
+        yield _contains(match.path_contains, proc)
+    if match.argv_regex is not None:
+        joined = None if proc.argv is None else " ".join(proc.argv)
+        yield _verdict(None if joined is None else _compiled(match.argv_regex).search(joined) is not None)
+    if match.name is not None:
+        yield _named(match.name, proc)
+
+
+def _verdict(holds: bool | None) -> Verdict:
+    return "unreadable" if holds is None else "yes" if holds else "no"
+
+
+@lru_cache(maxsize=256)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern)
+
+
+def _contains(text: str, proc: ProcInfo) -> Verdict:
+    where = (proc.exe, None if proc.argv is None else " ".join(proc.argv))
+    if any(text in readable for readable in where if readable is not None):
+        return "yes"
+    return "unreadable" if None in where else "no"
+
+
+def _named(name: str, proc: ProcInfo) -> Verdict:
+    """A kernel name of 15 bytes may be the beginning of a longer one, which the path and the arguments complete."""
+    if proc.name is None:
+        return "unreadable"
+    if proc.name == name:
+        return "yes"
+    kept = proc.name.encode(errors="surrogateescape")
+    if len(kept) != COMM_BYTES or not name.encode(errors="surrogateescape").startswith(kept):
+        return "no"
+    # argv[1] is the script's name where an interpreter runs it
+    texts = [proc.exe, *(proc.argv[:2] if proc.argv is not None else [None])]
+    longer = {PurePath(text).name for text in texts if text is not None}
+    if name in longer:
+        return "yes"
+    if None in texts:
+        return "unreadable"
+    # all is readable: another long name completes this one, or none does and the 15 bytes are all there is to compare
+    return "no" if any(each.startswith(proc.name) and each != proc.name for each in longer) else "yes"
+
+
+def group(rule: Rule, procs: Iterable[ProcInfo], exclude_pids: Collection[int] = ()) -> Group:
+    """The processes of ``rule`` in one snapshot.
+
+    ``exclude_pids`` (fleet processes, agent, worker, flows; identities judged against the same snapshot) belong to no
+    rule, and neither does what descends from a rule's process only through one of them. ``rule.match`` has its ``~``
+    expanded. A child belongs only if it started after its parent (in its clock tick at the earliest): a pid used again
+    drags no stranger in.
+    """
+    table = {proc.pid: proc for proc in procs if proc.pid not in exclude_pids and not proc.kernel_thread}
+    verdicts = {pid: matches(rule.match, proc) for pid, proc in table.items()}
+    certain = {pid for pid, verdict in verdicts.items() if verdict == "yes"}
+    doubtful = {pid for pid, verdict in verdicts.items() if verdict == "unreadable"}
+    roots = {pid for pid in certain if not _fork_of_match(table[pid], table, certain)}
+    members = _tree(rule.tree, certain, table, certainly=True)
+    holding = _tree(rule.tree, certain | doubtful, table, certainly=False)
+
+    def listed(pids: Iterable[int]) -> tuple[ProcInfo, ...]:
+        return tuple(table[pid] for pid in sorted(pids))
+
+    return Group(listed(roots), listed(members), listed(doubtful - members), listed(holding | members))
+
+
+def groups(rules: Sequence[Rule], procs: Iterable[ProcInfo], exclude_pids: Collection[int] = ()) -> dict[str, Group]:
+    """Rule id -> group, for the rules of one section. Processes of an ``ignore`` rule are seen by no other rule.
+
+    Only certain matches are ignored: a process that cannot be judged still counts for holding.
+    """
+    snapshot = tuple(procs)
+    ignoring = {rule.id: group(rule, snapshot, exclude_pids) for rule in rules if rule.ignore}
+    hidden = set(exclude_pids) | {proc.pid for found in ignoring.values() for proc in found.members}
+    return {rule.id: ignoring[rule.id] if rule.ignore else group(rule, snapshot, hidden) for rule in rules}
+
+
+def _fork_of_match(proc: ProcInfo, table: Mapping[int, ProcInfo], certain: Collection[int]) -> bool:
+    parent = table.get(proc.ppid) if proc.ppid is not None and proc.ppid != proc.pid else None
+    if parent is None or parent.pid not in certain or not _started_after(proc, parent):
+        return False
+    # of two processes in a parent cycle (pids used again within one tick) the lower pid stays a root
+    if parent.ppid == proc.pid and proc.pid < parent.pid:
+        return False
+    return proc.same_program(parent)
+
+
+def _started_after(child: ProcInfo, parent: ProcInfo) -> bool | None:
+    if child.start_ticks is None or parent.start_ticks is None:
+        return None
+    return child.start_ticks >= parent.start_ticks
+
+
+def _tree(tree: Tree, tops: Collection[int], table: Mapping[int, ProcInfo], *, certainly: bool) -> set[int]:
+    """``tops`` and, with ``descendants``, all below them. A start time that is not known counts unless ``certainly``."""
+    found = set(tops)
+    if tree == "self":
+        return found
+    children: dict[int, list[ProcInfo]] = {}
+    for proc in table.values():
+        if proc.ppid is not None and proc.ppid in table:
+            children.setdefault(proc.ppid, []).append(proc)
+    waiting = list(tops)
+    while waiting:
+        parent = table[waiting.pop()]
+        for child in children.get(parent.pid, ()):
+            after = _started_after(child, parent)
+            if child.pid not in found and (after or (after is None and not certainly)):
+                found.add(child.pid)
+                waiting.append(child.pid)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class RuleEvent:
+    """A change of a rule. ``wait_s``: how long held work still waits when the rule is cleared."""
+
+    code: Literal["PROTECTION_ACTIVE", "PROTECTION_CLEARED", "PROTECTION_RESUME"]
+    wait_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RuleState:
+    """Timing of one rule. Times are seconds on one clock that does not go back (monotonic).
+
+    ``since_s`` is when the condition last came (inactive rule) or went (active rule); None: it is not on its way.
+    ``activations`` are the times of the activations that still count for the cooldown, ``resume_at_s`` when work that
+    was held goes on; None: the rule is active or nothing waits.
+    """
+
+    active: bool = False
+    since_s: float | None = None
+    activations: tuple[float, ...] = ()
+    resume_at_s: float | None = None
+    now_s: float = float("-inf")
+
+    @property
+    def holds(self) -> bool:
+        """Whether work that the rule holds stays held: while it is active, and in its cooldown."""
+        return self.active or self.resume_at_s is not None
+
+
+def start_rule(present: bool, now_s: float) -> tuple[RuleState, tuple[RuleEvent, ...]]:
+    """The state of a rule when its agent starts: a program that runs already is protected at once.
+
+    How long it has been running is not known, and ``enter_for_s`` is there for programs that come and go, not to give
+    fleet work its first seconds beside one that was there before.
+    """
+    if not present:
+        return RuleState(now_s=now_s), ()
+    return RuleState(active=True, activations=(now_s,), now_s=now_s), (RuleEvent("PROTECTION_ACTIVE"),)
+
+
+def step_rule(
+    state: RuleState, present: bool, now_s: float, enter_for_s: float, exit_after_s: float, cooldown: Cooldown
+) -> tuple[RuleState, tuple[RuleEvent, ...]]:
+    """One tick: the condition holds now (``present``) or not. A clock that went back stands still instead.
+
+    Active once the condition held ``enter_for_s`` without a break, inactive once it was away ``exit_after_s`` without
+    a break. Work that was held then waits for the cooldown: ``base_s``, times ``backoff`` for each further activation
+    within ``window_s``, at most ``max_s``.
+    """
+    now_s = max(now_s, state.now_s)
+    state = replace(state, now_s=now_s)
+    if present == state.active:
+        state = replace(state, since_s=None)
+        return _cool_down(state, now_s)
+    since_s = now_s if state.since_s is None else state.since_s
+    state = replace(state, since_s=since_s)
+    if now_s - since_s < (exit_after_s if state.active else enter_for_s):
+        return _cool_down(state, now_s)
+    if not state.active:
+        counting = tuple(at for at in state.activations if now_s - at <= cooldown.window_s)
+        state = replace(state, active=True, since_s=None, resume_at_s=None, activations=(*counting, now_s))
+        return state, (RuleEvent("PROTECTION_ACTIVE"),)
+    wait_s = _wait_s(len(state.activations), cooldown)
+    state = replace(state, active=False, since_s=None, resume_at_s=now_s + wait_s)
+    state, resumed = _cool_down(state, now_s)
+    return state, (RuleEvent("PROTECTION_CLEARED", wait_s), *resumed)
+
+
+def _cool_down(state: RuleState, now_s: float) -> tuple[RuleState, tuple[RuleEvent, ...]]:
+    if state.resume_at_s is None or now_s < state.resume_at_s:
+        return state, ()
+    return replace(state, resume_at_s=None), (RuleEvent("PROTECTION_RESUME"),)
+
+
+def _wait_s(activations: int, cooldown: Cooldown) -> float:
+    wait_s = cooldown.base_s
+    for _ in range(activations - 1):
+        if wait_s >= cooldown.max_s or cooldown.backoff == 1.0:
+            break
+        wait_s *= cooldown.backoff
+    return min(wait_s, cooldown.max_s)
