@@ -1,0 +1,383 @@
+"""The pictures of a report, drawn by matplotlib from the report's own figures: SVG for a page, PNG for an image artifact.
+
+SVG text stays text and colours become CSS variables, so that a page can show one picture in light and in dark and a
+reader can search it. matplotlib is imported on first use (it takes a second); its settings are changed only under a lock
+and put back, so that flows may render in threads.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+import threading
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from policies.report.document import Arm, Block, Look, Report
+from policies.report.evidence import interval, percent
+from policies.report.sections import margin_words
+from policies.report.words import LEFT_OUT_LABELS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+__all__ = ["COLOURS", "blocks_svg", "compare_svg", "interval_svg", "png", "png_data_uri"]
+
+# Each token has a hex value of its own, so that SVG can be recoloured by name. Light values; the page holds the dark ones.
+COLOURS = {
+    "ink": "#24292f",
+    "soft": "#6a727c",
+    "grid": "#e3e1db",
+    "paper": "#fffffe",
+    "off": "#2f6194",
+    "on": "#c05a12",
+    "good": "#2c7050",
+    "harm": "#b3372c",
+    "open": "#7a6420",
+    "beyond": "#f8e6e0",
+    "left-out": "#eceae5",
+}
+WIDE_IN, NARROW_IN = 7.4, 3.7
+MAX_LOOK_ROWS = 8
+PER_PANEL_WIDE, PER_PANEL_NARROW = 40, 14
+SVG = "http://www.w3.org/2000/svg"
+XLINK = "{http://www.w3.org/1999/xlink}href"
+_settings = threading.RLock()
+
+
+# --- what others call ---------------------------------------------------------------------------------------------
+
+
+def interval_svg(report: Report, *, narrow: bool = False) -> str:
+    """R with its interval against the margin, a row a look; the last row is the one that stands."""
+    rows = [(f"{look.n} blocks", look) for look in _thinned(report.result.looks)]
+    with _style():
+        figure = _figure(narrow, 1.05 + 0.36 * len(rows))
+        _draw_intervals(figure.add_subplot(), rows, report, strong={len(rows) - 1})
+        description = "; ".join(f"after {name}: {_numbers(look, report.result.places)}" for name, look in rows)
+        return _svg(figure, "interval", narrow, "R with its interval against the margin", description)
+
+
+def blocks_svg(report: Report, *, narrow: bool = False) -> str:
+    """Each block's OFF and ON rate side by side, in the order in which they ran."""
+    with _style():
+        per_panel = PER_PANEL_NARROW if narrow else PER_PANEL_WIDE
+        panels = max(1, -(-len(report.blocks) // per_panel))
+        figure = _figure(narrow, 0.55 + 2.15 * panels)
+        _draw_blocks(figure, report, per_panel)
+        on, off = report.arms
+        counted = sum(b.counted for b in report.blocks)
+        description = (
+            f"{len(report.blocks)} blocks, {counted} of them counted; a point for the {off} and the {on} window of each. "
+            "The table below the picture has the same rates as numbers."
+        )
+        return _svg(figure, "blocks", narrow, f"Rate of each block, {off} and {on} side by side", description)
+
+
+def compare_svg(reports: Sequence[Report], labels: Sequence[str], *, narrow: bool = False) -> str:
+    """The results of several runs on one axis."""
+    rows = [
+        (label, Look(r.result.n, r.result.verdict, r.result.R, r.result.lo, r.result.hi))
+        for label, r in zip(labels, reports, strict=True)
+    ]
+    with _style():
+        figure = _figure(narrow, 1.05 + 0.5 * len(rows))
+        tones = [report.tone for report in reports]
+        _draw_intervals(figure.add_subplot(), rows, reports[0], strong=set(range(len(rows))), tones=tones, above=True)
+        places = max(r.result.places for r in reports)
+        description = "; ".join(f"{name}: {_numbers(look, places)}" for name, look in rows)
+        return _svg(figure, "compare", narrow, "The runs side by side", description)
+
+
+def png(report: Report) -> bytes:
+    """Verdict, interval and blocks in one picture, on white."""
+    with _style():
+        rows = [(f"{look.n} blocks", look) for look in _thinned(report.result.looks)]
+        panels = max(1, -(-len(report.blocks) // PER_PANEL_WIDE))
+        top = 0.9 + 0.36 * len(rows) if rows else 0.0
+        figure = _figure(False, 0.6 + top + 2.3 * panels)
+        figure.suptitle(report.title, x=0.012, ha="left", fontsize=13, fontweight="bold", color=COLOURS[report.tone])
+        if rows and report.blocks:
+            upper, lower = figure.subfigures(2, 1, height_ratios=[top, 2.3 * panels])
+            _draw_intervals(upper.add_subplot(), rows, report, strong={len(rows) - 1})
+            _draw_blocks(lower, report, PER_PANEL_WIDE)
+        elif report.blocks:
+            _draw_blocks(figure, report, PER_PANEL_WIDE)
+        out = io.BytesIO()
+        figure.savefig(out, format="png", dpi=130, facecolor=COLOURS["paper"], metadata={"Software": None})
+        return out.getvalue()
+
+
+def png_data_uri(report: Report) -> str:
+    return "data:image/png;base64," + base64.b64encode(png(report)).decode("ascii")
+
+
+# --- drawing ------------------------------------------------------------------------------------------------------
+
+
+def _numbers(look: Look, places: int) -> str:
+    if look.R.value is None or look.lo.value is None or look.hi.value is None:
+        return "unknown"
+    return f"{percent(look.R.value, places)} ({interval(look.lo.value, look.hi.value, places)})"
+
+
+def _thinned(looks: Sequence[Look]) -> list[Look]:
+    """At most ``MAX_LOOK_ROWS`` looks with an estimate, the first and the last among them."""
+    known = [look for look in looks if look.R.known and look.lo.known and look.hi.known]
+    if len(known) <= MAX_LOOK_ROWS:
+        return known
+    step = (len(known) - 1) / (MAX_LOOK_ROWS - 1)
+    return [known[round(i * step)] for i in range(MAX_LOOK_ROWS)]
+
+
+def _draw_intervals(
+    axes: Axes,
+    rows: Sequence[tuple[str, Look]],
+    report: Report,
+    *,
+    strong: set[int],
+    tones: Sequence[str] = (),
+    above: bool = False,
+) -> None:
+    """A forest of intervals, first row on top, in percent."""
+    r = report.result
+    bound = r.bound * 100.0
+    ends = [100.0, bound]
+    height = len(rows)
+    for i, (name, look) in enumerate(rows):
+        y = height - 1 - i
+        if look.R.value is None or look.lo.value is None or look.hi.value is None:
+            axes.annotate(f"{name}: unknown", (0.01, y), xycoords=("axes fraction", "data"), va="center")
+            continue
+        low, mid, high = look.lo.value * 100.0, look.R.value * 100.0, look.hi.value * 100.0
+        ends += [low, high]
+        bold = i in strong
+        colour = COLOURS[tones[i] if tones else report.tone] if bold else COLOURS["soft"]
+        axes.plot([low, high], [y, y], color=colour, linewidth=3.2 if bold else 1.2, solid_capstyle="butt", zorder=3)
+        axes.plot([low, high], [y, y], "|", color=colour, markersize=9 if bold else 5, zorder=3)
+        axes.plot([mid], [y], "o", color=colour, markersize=7.5 if bold else 4, zorder=4)
+        places = r.places if not above else max(r.places, 1)
+        text = _numbers(look, places)
+        axes.annotate(
+            f"{name}: {text}",
+            (0.01, y),
+            xycoords=("axes fraction", "data"),
+            xytext=(0, 7),
+            textcoords="offset points",
+            va="bottom",
+            fontsize=9.5 if bold else 8.5,
+            fontweight="bold" if bold else "normal",
+            color=COLOURS["ink"] if bold else COLOURS["soft"],
+        )
+    pad = (max(ends) - min(ends)) * 0.08
+    left, right = min(ends) - pad, max(ends) + pad
+    axes.axvspan(left, bound, color=COLOURS["beyond"], linewidth=0, zorder=0)
+    axes.axvline(bound, color=COLOURS["harm"], linewidth=1.2, zorder=1)
+    axes.axvline(100.0, color=COLOURS["soft"], linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
+    top = height - 1 + 0.95
+    axes.annotate(
+        f"{margin_words(report)} margin",
+        (bound, top),
+        xytext=(-4, 0),
+        textcoords="offset points",
+        ha="right",
+        va="top",
+        color=COLOURS["harm"],
+        fontsize=8.5,
+    )
+    axes.set(xlim=(left, right), ylim=(-0.6, top))
+    axes.set_yticks([])
+    axes.set_xlabel(_axis_words(report), color=COLOURS["soft"])
+    axes.xaxis.set_major_formatter(lambda v, _: f"{v:g} %")
+    axes.locator_params(axis="x", nbins=5)
+    axes.tick_params(axis="x", length=0)
+    for side in ("top", "left", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _axis_words(report: Report) -> str:
+    if report.kind == "null":
+        return "rate of the second kind of OFF window, of the first"
+    if report.kind == "self":
+        return "speed with the agent, of its speed with the agent stopped"
+    return "speed with fleet work, of its speed without"
+
+
+def _draw_blocks(figure: Any, report: Report, per_panel: int) -> None:
+    """Panels of blocks; within a block the window that ran first stands on the left."""
+    blocks = report.blocks
+    panels = max(1, -(-len(blocks) // per_panel))
+    columns = min(per_panel, max(len(blocks), 6)) if panels == 1 else per_panel
+    rates = [arm.rate.value for b in blocks for arm in (b.on, b.off) if arm is not None and arm.rate.value is not None]
+    low, high = (min(rates), max(rates)) if rates else (0.0, 1.0)
+    pad = (high - low) * 0.12 or max(abs(high) * 0.01, 0.01)
+    all_axes = figure.subplots(panels, 1, sharey=True, squeeze=False)[:, 0]
+    small = len(blocks) > 24 and per_panel == PER_PANEL_WIDE
+    for panel, axes in enumerate(all_axes):
+        part = blocks[panel * per_panel : (panel + 1) * per_panel]
+        for i, block in enumerate(part):
+            _draw_block(axes, i, block, small=small)
+        axes.set(xlim=(-0.6, columns - 0.4), ylim=(low - pad, high + pad))
+        every = 1 if len(part) <= 14 else 4 if len(part) > 24 else 2
+        shown_ticks = [i for i in range(len(part)) if i % every == 0]
+        axes.set_xticks(shown_ticks, [str(part[i].number) for i in shown_ticks])
+        axes.tick_params(length=0)
+        axes.grid(axis="y", color=COLOURS["grid"], linewidth=0.8)
+        axes.locator_params(axis="y", nbins=5)
+        axes.set_axisbelow(True)
+        for side in ("top", "right", "left"):
+            axes.spines[side].set_visible(False)
+        axes.set_ylabel(report.rate_unit, color=COLOURS["soft"])
+    all_axes[-1].set_xlabel("block", color=COLOURS["soft"])
+    on, off = report.arms
+    handles = [
+        _dot(False, "off", off),
+        _dot(True, "on", on),
+    ]
+    if any(not b.counted for b in blocks):
+        from matplotlib.patches import Patch
+
+        handles.append(Patch(facecolor=COLOURS["left-out"], label="left out"))
+    all_axes[0].legend(
+        handles=handles,
+        loc="lower left",
+        bbox_to_anchor=(0.0, 1.0),
+        ncols=3,
+        frameon=False,
+        handletextpad=0.4,
+        borderaxespad=0.1,
+        columnspacing=1.4,
+    )
+
+
+def _dot(filled: bool, token: str, label: str) -> Any:
+    from matplotlib.lines import Line2D
+
+    face = COLOURS[token] if filled else COLOURS["paper"]
+    return Line2D(
+        [],
+        [],
+        marker="o",
+        linestyle="none",
+        color=COLOURS[token],
+        markerfacecolor=face,
+        markeredgewidth=1.6,
+        label=label,
+    )
+
+
+def _draw_block(axes: Axes, x: int, block: Block, *, small: bool) -> None:
+    first_on = block.order == "on_first"
+    places = {"on": x - 0.2 if first_on else x + 0.2, "off": x + 0.2 if first_on else x - 0.2}
+    size = 4.4 if small else 6.0
+    if not block.counted:
+        axes.axvspan(x - 0.46, x + 0.46, color=COLOURS["left-out"], linewidth=0, zorder=0)
+        axes.annotate(
+            LEFT_OUT_LABELS.get(block.reason or "", "left out"),
+            (x, 0.03),
+            xycoords=("data", "axes fraction"),
+            rotation=90,
+            ha="center",
+            va="bottom",
+            fontsize=7.5,
+            color=COLOURS["soft"],
+            zorder=5,
+        )
+    points = []
+    for which, arm in (("off", block.off), ("on", block.on)):
+        value = _rate(arm)
+        if value is None:
+            continue
+        colour = COLOURS[which] if block.counted else COLOURS["soft"]
+        points.append((places[which], value))
+        axes.plot(
+            [places[which]],
+            [value],
+            "o",
+            color=colour,
+            markerfacecolor=colour if which == "on" else COLOURS["paper"],
+            markeredgewidth=1.6 if not small else 1.2,
+            markersize=size,
+            zorder=4,
+        )
+    if len(points) == 2:
+        xs, ys = zip(*sorted(points), strict=True)
+        axes.plot(xs, ys, color=COLOURS["soft"], linewidth=0.9, zorder=2, alpha=0.7)
+
+
+def _rate(arm: Arm | None) -> float | None:
+    return None if arm is None else arm.rate.value
+
+
+# --- matplotlib's edges -------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _style() -> Iterator[None]:
+    import matplotlib
+
+    with (
+        _settings,
+        matplotlib.rc_context(
+            {
+                "svg.fonttype": "none",
+                "svg.hashsalt": "cotenant",
+                "font.family": "DejaVu Sans",
+                "font.size": 9.5,
+                "text.parse_math": False,
+                "text.color": COLOURS["ink"],
+                "axes.edgecolor": COLOURS["soft"],
+                "xtick.color": COLOURS["soft"],
+                "ytick.color": COLOURS["soft"],
+                "axes.labelsize": 9.5,
+            }
+        ),
+    ):
+        yield
+
+
+def _figure(narrow: bool, height_in: float) -> Canvas:
+    from matplotlib.figure import Figure as Canvas
+
+    return Canvas(figsize=(NARROW_IN if narrow else WIDE_IN, height_in), layout="constrained")
+
+
+def _svg(figure: Canvas, name: str, narrow: bool, title: str, description: str) -> str:
+    """The figure as an SVG element to stand inline in a page: no prolog, no metadata, ids of its own, named for readers."""
+    raw = io.StringIO()
+    figure.savefig(raw, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    root = ET.fromstring(raw.getvalue())
+    prefix = f"{name}-{'n' if narrow else 'w'}-"
+    for parent in list(root.iter()):
+        for child in [c for c in parent if c.tag == f"{{{SVG}}}metadata"]:
+            parent.remove(child)
+    for element in root.iter():
+        element.tag = element.tag.removeprefix(f"{{{SVG}}}")
+        if XLINK in element.attrib:
+            element.set("href", "#" + prefix + element.attrib.pop(XLINK).removeprefix("#"))
+        if "id" in element.attrib:
+            element.set("id", prefix + element.attrib["id"])
+        for key in ("style", "fill", "stroke", "clip-path"):
+            if key in element.attrib:
+                element.set(key, _themed(element.attrib[key], prefix))
+    for key in ("width", "height", "version"):
+        root.attrib.pop(key, None)
+    root.set("class", f"picture {'narrow' if narrow else 'wide'}")
+    root.set("role", "img")
+    root.set("aria-labelledby", f"{prefix}title {prefix}desc")
+    for at, (tag, text) in enumerate((("title", title), ("desc", description))):
+        label = ET.Element(tag, {"id": prefix + tag})
+        label.text = text
+        root.insert(at, label)
+    return ET.tostring(root, encoding="unicode")
+
+
+def _themed(value: str, prefix: str) -> str:
+    for token, colour in COLOURS.items():
+        value = value.replace(colour, f"var(--{token}, {colour})")
+    value = re.sub(r"url\(#", f"url(#{prefix}", value)
+    return re.sub(r"(font: [^;]*?\d(?:\.\d+)?px) [^;]*", r"\1 var(--font, sans-serif)", value)
