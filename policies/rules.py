@@ -189,13 +189,11 @@ def groups(rules: Sequence[Rule], procs: Iterable[ProcInfo], exclude_pids: Colle
 
 
 def _fork_of_match(proc: ProcInfo, table: Mapping[int, ProcInfo], certain: Collection[int]) -> bool:
-    parent = table.get(proc.ppid) if proc.ppid is not None and proc.ppid != proc.pid else None
-    if parent is None or parent.pid not in certain or not _started_after(proc, parent):
+    """Whether ``proc`` is its matching parent once more. Parents come strictly first, so no cycle is all forks."""
+    parent = table.get(proc.ppid) if proc.ppid is not None else None
+    if parent is None or parent.pid not in certain or parent.start_ticks is None or proc.start_ticks is None:
         return False
-    # of two processes in a parent cycle (pids used again within one tick) the lower pid stays a root
-    if parent.ppid == proc.pid and proc.pid < parent.pid:
-        return False
-    return proc.same_program(parent)
+    return (parent.start_ticks, parent.pid) < (proc.start_ticks, proc.pid) and proc.same_program(parent)
 
 
 def _started_after(child: ProcInfo, parent: ProcInfo) -> bool | None:

@@ -82,6 +82,21 @@ def _problems(raw: dict[str, Any], in_force: frozenset[Feature]) -> Iterator[tup
         yield late.path, late.message, late.instead, ()
 
 
+def _complaints(raw: dict[str, Any]) -> list[dict[str, Any]]:
+    """pydantic's errors, their locations free of the unions' tags."""
+    try:
+        Section.model_validate(raw)
+    except ValidationError as error:
+        found = [dict(each) for each in error.errors(include_url=False)]
+    else:
+        return []
+    for each in found:
+        each["loc"] = tuple(part for part in each["loc"] if not (isinstance(part, str) and part.startswith("<")))
+    # a list is also called too short when its entries are wrong
+    inside = {each["loc"][:-1] for each in found}
+    return [each for each in found if each["type"] != "too_short" or each["loc"] not in inside]
+
+
 def _error(
     raw: Mapping[str, Any], lines: Mapping[Path, int], path: Path, message: str, allowed: str, also: Path
 ) -> SectionError:

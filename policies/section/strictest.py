@@ -80,7 +80,9 @@ _COOLDOWN: dict[str, Stricter] = {"base_s": max, "backoff": max, "max_s": max, "
 def merge(node: Section, fleet: Section | None = None) -> InForce:
     """What binds the node that holds ``node`` as its own section and ``fleet`` as the fleet's (None: none was sent)."""
     table = node.node if fleet is None else _merged(_NODE, node.node, fleet.node)
-    scoped: list[tuple[Of, Section]] = [("node", node)] + ([] if fleet is None else [("fleet", fleet)])
+    scoped: list[tuple[Of, Section]] = [("node", node)]
+    if fleet is not None:
+        scoped.append(("fleet", fleet))
     rules = tuple(
         ScopedRule(scope, rule, timing(rule, table.defaults)) for scope, section in scoped for rule in section.rules
     )
