@@ -1,0 +1,80 @@
+"""The journal: sequence, survival of kill -9, of a full disk, and blocks that are written once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from nodes.journal import Journal
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(tmp_path / "journal.sqlite")
+
+
+def test_entries_are_numbered_and_coded(journal: Journal) -> None:
+    first = journal.write("AGENT_STARTED", {"pid": 1})
+    second = journal.write("RUN_BLOCK", {"run": "r1"})
+    assert (first, second) == (1, 2)
+    (entry,) = journal.entries(after_seq=1)
+    assert (entry["code"], entry["severity"], entry["data"]) == ("RUN_BLOCK", "info", {"run": "r1"})
+    assert [e["seq"] for e in journal.entries(code="RUN_*")] == [2]
+
+
+def test_an_unknown_code_is_a_bug(journal: Journal) -> None:
+    with pytest.raises(KeyError):
+        journal.write("NO_SUCH_CODE")
+
+
+def test_a_block_is_written_once(journal: Journal) -> None:
+    journal.put_block("r1", 1, {"a": 1})
+    with pytest.raises(sqlite3.IntegrityError):
+        journal.put_block("r1", 1, {"a": 2})
+    assert journal.blocks("r1") == [{"a": 1}]
+
+
+def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom nodes.journal import Journal\n"
+        "j = Journal(Path(sys.argv[1]))\n"
+        "while True:\n    print(j.write('RUN_BLOCK', {'x': 'y' * 200}), flush=True)\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "j.sqlite")], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    for _ in range(200):
+        child.stdout.readline()
+    os.kill(child.pid, signal.SIGKILL)
+    rest = child.stdout.read()
+    child.wait(30)
+    acknowledged = 200 + rest.count("\n")
+    again = Journal(tmp_path / "j.sqlite")
+    assert again.last_seq() >= acknowledged
+    assert [e["seq"] for e in again.entries(limit=5000)] == list(range(1, min(5000, again.last_seq()) + 1))
+
+
+def test_a_journal_that_cannot_be_written_loses_no_protection_and_says_so_later(journal: Journal) -> None:
+    journal.write("AGENT_STARTED")
+    blocker = sqlite3.connect(journal.path, isolation_level=None)
+    journal.db.execute("PRAGMA busy_timeout=10")
+    blocker.execute("BEGIN IMMEDIATE")
+    began = time.monotonic()
+    assert journal.write("PROTECTION_PAUSE") is None
+    assert journal.write("PROTECTION_RESUME") is None
+    assert journal.lost == 2
+    assert time.monotonic() - began < 30
+    blocker.execute("ROLLBACK")
+    journal.write("PROTECTION_PAUSE")
+    assert [e["code"] for e in journal.entries()] == ["AGENT_STARTED", "JOURNAL_LOST", "PROTECTION_PAUSE"]
+    assert journal.entries(code="JOURNAL_LOST")[0]["data"] == {"lost": 2}
+
+
+def test_the_file_is_its_owners_alone(journal: Journal) -> None:
+    assert os.stat(journal.path).st_mode & 0o077 == 0
