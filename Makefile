@@ -6,17 +6,17 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-GROUPS := unit node flows faults mutants
+TEST_GROUPS := unit node flows faults mutants
 PYTEST ?= $(BIN)/python -m pytest -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-full test test-unit lint bench lock clean $(GROUPS:%=test-%)
+.PHONY: help setup demo demo-full test test-unit lint bench lock clean $(TEST_GROUPS:%=test-%)
 
 help:
 	@echo "make setup      the environment in .venv (uv where it is on PATH, else pip), locked versions"
 	@echo "make demo       the main job on a sample protected program (about five minutes)"
 	@echo "make demo-full  the same, and once more with the work uncapped, side by side"
-	@echo "make test       all tests, in groups: $(GROUPS)"
+	@echo "make test       all tests, in groups: $(TEST_GROUPS)"
 	@echo "make test-unit  one group (test-node, test-flows, ...)"
 	@echo "make lint       formatting, lint, types, import rules"
 	@echo "make bench      all benchmarks, into benchmarks/RESULTS.md"
@@ -38,14 +38,14 @@ demo-full: $(READY)
 
 # Every group runs, also after one that failed; the whole fails if one did.
 test: $(READY)
-	@failed=""; for group in $(GROUPS); do \
+	@failed=""; for group in $(TEST_GROUPS); do \
 	  if [ -z "$$(find tests/$$group -name 'test_*.py' 2>/dev/null | head -n 1)" ]; then \
 	    echo "== tests/$$group: no tests yet"; continue; fi; \
 	  echo "== tests/$$group"; $(PYTEST) tests/$$group || failed="$$failed $$group"; \
 	done; \
 	if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 
-$(GROUPS:%=test-%): test-%: $(READY)
+$(TEST_GROUPS:%=test-%): test-%: $(READY)
 	$(PYTEST) tests/$*
 
 lint: $(READY)

@@ -62,23 +62,33 @@ class Settings(BaseModel):
         default=60.0, gt=0, description="seconds an agent may take to answer; it opens its journal and adopts attempts"
     )
     worker_start_s: float = Field(
-        default=120.0, gt=0, description="seconds a worker may take to start; importing Prefect takes some on a busy machine"
+        default=120.0,
+        gt=0,
+        description="seconds a worker may take to start; importing Prefect takes some on a busy machine",
     )
     stop_s: float = Field(
-        default=40.0, gt=0, description="seconds a piece has to end after SIGTERM before SIGKILL; runners get their grace in it"
+        default=40.0,
+        gt=0,
+        description="seconds a piece has to end after SIGTERM before SIGKILL; runners get their grace in it",
     )
     restart_base_s: float = Field(default=1.0, gt=0, description="seconds before a piece that died is started again")
     restart_max_s: float = Field(
-        default=60.0, gt=0, description="longest such wait: it doubles with each death, so that a broken piece burns no core"
+        default=60.0,
+        gt=0,
+        description="longest such wait: it doubles with each death, so that a broken piece burns no core",
     )
     steady_s: float = Field(
-        default=120.0, gt=0, description="seconds a piece must have lived for its next death to count as the first again"
+        default=120.0,
+        gt=0,
+        description="seconds a piece must have lived for its next death to count as the first again",
     )
     supervise_every_s: float = Field(
         default=1.0, gt=0, description="seconds between looks at the pieces: a death is seen and said within it"
     )
     watch_every_s: float = Field(
-        default=2.0, gt=0, description="seconds between questions to the agent while a run is watched; the agent ticks at 2 s"
+        default=2.0,
+        gt=0,
+        description="seconds between questions to the agent while a run is watched; the agent ticks at 2 s",
     )
     flow_start_s: float = Field(
         default=180.0, gt=0, description="seconds a submitted run may take to reach the agent before a watcher says so"

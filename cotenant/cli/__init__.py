@@ -1,0 +1,1 @@
+"""The command line. Commands compute an ``OperationResult``; one renderer prints it, as text or as JSON."""

@@ -1,0 +1,188 @@
+"""``protection ab start``: check, show the plan, ask, start the flow run, and watch it where wanted."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Callable
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cotenant.cli.command import command
+from cotenant.cli.options import NodeArg, YesFlag, settings
+from cotenant.cli.result import OperationResult
+from cotenant.cli.review import ask
+
+if TYPE_CHECKING:
+    from cotenant.cli.agents import Agent
+    from cotenant.settings import Settings
+    from policies.harness.spec import RunSpec
+
+__all__ = ["follow", "register", "start_run"]
+
+
+class Off(StrEnum):
+    paused = "paused"
+    evicted = "evicted"
+
+
+def register(ab: typer.Typer) -> None:
+    @command(
+        ab,
+        "start",
+        example="cotenant protection ab start local --rule trainer --work llmserve/selftest --feed llmserve/selftest --duty 0.3\n"
+        "cotenant protection ab start local --rule trainer --work cpu --max-hours 4 --yes --watch",
+    )
+    def start(
+        node: NodeArg,
+        rule: Annotated[str, typer.Option("--rule", metavar="RULE", help="The rule whose program is protected.")],
+        work: Annotated[
+            str, typer.Option("--work", help="The fleet work under test: gpu, cpu, all, MODULE or MODULE/STAGE.")
+        ] = "gpu",
+        duty: Annotated[
+            float | None, typer.Option("--duty", help="Duty that the work holds in ON windows, 0 to 1.")
+        ] = None,
+        blocks: Annotated[int, typer.Option("--blocks", help="Planned blocks of one ON and one OFF window.")] = 12,
+        window: Annotated[float, typer.Option("--window", help="Length of a window, in seconds.")] = 300.0,
+        washout: Annotated[float, typer.Option("--washout", help="Seconds discarded after each switch.")] = 60.0,
+        margin: Annotated[float, typer.Option("--margin", help="The slowdown that counts, as a fraction.")] = 0.02,
+        off: Annotated[
+            Off, typer.Option("--off", help="How OFF holds the work; evicted frees its memory too.")
+        ] = Off.paused,
+        max_hours: Annotated[float, typer.Option("--max-hours", help="The run's longest time.")] = 8.0,
+        first_look: Annotated[int, typer.Option("--first-look", help="Blocks before the first look: 8, 12, 16, …")] = 8,
+        feed: Annotated[
+            str | None, typer.Option("--feed", metavar="MODULE/STAGE", help="Keep ON windows loaded with this stage.")
+        ] = None,
+        null: Annotated[
+            bool, typer.Option("--null", help="Both windows OFF: what this machine's noise alone shows.")
+        ] = False,
+        self_cost: Annotated[
+            bool, typer.Option("--self", help="Measure the agent's own cost: OFF, its polling rests.")
+        ] = False,
+        accept_timed_source: Annotated[
+            bool,
+            typer.Option("--accept-timed-source", help="Run on a source that looks timed; a demonstration at most."),
+        ] = False,
+        yes: YesFlag = False,
+        watch: Annotated[bool, typer.Option("--watch", help="Stay until it ends; Ctrl-C leaves it going.")] = False,
+    ) -> OperationResult:
+        """Measure whether fleet work slows a protected program.
+
+        Shows the plan (rule, program, source, work, hours, what is held and what may happen) and asks before anything
+        starts. With --watch the exit code is the run's answer: 0 only for "no slowdown shown".
+        """
+        if null and self_cost:
+            raise _bad("--null --self", "a run is one or the other", "give one of them")
+        asked = {
+            "node": node,
+            "rule": rule,
+            "work": work,
+            "duty": duty,
+            "blocks": blocks,
+            "window_s": window,
+            "washout_s": washout,
+            "margin": margin,
+            "off": off.value,
+            "max_hours": max_hours,
+            "first_look": first_look,
+            "feed": feed,
+            "kind": "null" if null else "self" if self_cost else "ab",
+            "accept_timed_source": accept_timed_source,
+            "seed": secrets.randbits(31),
+        }
+        return start_run(settings(), checked_spec(asked), yes=yes, watch=watch)
+
+
+def _bad(what: str, why: str, remedy: str) -> Exception:
+    from policies.refusal import Refused
+
+    return Refused("RUN_BAD_PARAMETER", what, why, remedy)
+
+
+def checked_spec(asked: dict[str, Any]) -> RunSpec:
+    """The spec, or ``Refused`` naming the option."""
+    from pydantic import ValidationError
+
+    from policies.harness.spec import RunSpec
+
+    options = {"window_s": "--window", "washout_s": "--washout"}
+    try:
+        return RunSpec.model_validate(asked).checked()
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0])
+        option = options.get(name, "--" + name.replace("_", "-"))
+        raise _bad(f"{option} {first['input']}", str(first["msg"]), "cotenant protection ab start --help") from error
+
+
+def start_run(settings: Settings, spec: RunSpec, *, yes: bool, watch: bool) -> OperationResult:
+    """The whole way from a checked spec to a running flow run (and to its end with ``watch``).
+
+    Everything that can be refused is refused before anything starts: by the agent's plan, a Prefect server that does
+    not answer, a review that is declined.
+    """
+    from cotenant.cli import fleet_link
+    from cotenant.cli.agents import Agent
+
+    agent = Agent(settings, spec.node)
+    plan = agent.ask("run_plan", spec=spec.model_dump(), _timeout_s=120.0)
+    fleet = fleet_link.connect(settings)
+    show_plan(plan)
+    ask(
+        "Start this run?",
+        yes=yes,
+        what=f"a run on node {spec.node}",
+        again="--yes, after reading the plan above",
+    )
+    flow_run = fleet.start_ab(spec)
+    data = {"flow_run_id": flow_run, "ui": fleet.ui_link(flow_run), "node": spec.node, "plan": plan}
+    if not watch:
+        run = fleet.run_id(flow_run)
+        return OperationResult(data | {"run": run}, view=lambda d: _started(d, spec.node))
+    print(f"flow run {flow_run}: {data['ui']}", file=sys.stderr, flush=True)
+    return follow(settings, agent, lambda: fleet.find(agent, flow_run), lambda: fleet.why_ended(flow_run), extra=data)
+
+
+def follow(
+    settings: Settings,
+    agent: Agent,
+    find: Callable[[], str | None],
+    flow_ended: Callable[[], str | None],
+    extra: dict[str, Any] | None = None,
+) -> OperationResult:
+    """Watch a run to its end; its answer is the command's."""
+    from cotenant.cli.report_view import ended_result
+    from cotenant.cli.watching import Left, Watcher
+
+    watcher = Watcher(agent, find, flow_ended, settings.watch_every_s, settings.flow_start_s)
+    try:
+        record = watcher.follow()
+    except Left:
+        return OperationResult(
+            extra or {"node": agent.node},
+            messages=[
+                "",
+                "the run goes on without this window; come back to it:",
+                f"  cotenant protection ab status {agent.node} --watch",
+            ],
+        )
+    return ended_result(record, extra)
+
+
+def show_plan(plan: dict[str, Any]) -> None:
+    """The plan as the reviewer reads it, on standard error (standard output is for the answer)."""
+    from cotenant.cli.plan_view import plan_lines
+
+    for line in plan_lines(plan):
+        print(line, file=sys.stderr)
+    sys.stderr.flush()
+
+
+def _started(data: dict[str, Any], node: str) -> list[str]:
+    return [
+        f"started: flow run {data['flow_run_id']}" + (f", run {data['run']}" if data.get("run") else ""),
+        f"  watch it: cotenant protection ab status {node} --watch" + (f"   or {data['ui']}" if data["ui"] else ""),
+    ]

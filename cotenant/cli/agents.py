@@ -1,0 +1,84 @@
+"""The agents of this machine: their sockets under the home, and asking them."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cotenant.cli.failures import Unreachable
+
+if TYPE_CHECKING:
+    from cotenant.settings import Settings
+
+__all__ = ["Agent", "checked_name", "local_nodes", "start_command"]
+
+CALL_S = 30.0
+
+
+def checked_name(node: str) -> str:
+    """The name, or ``Refused``: it becomes a folder and a work queue."""
+    import re
+
+    from policies.refusal import Refused
+
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", node):
+        return node
+    raise Refused(
+        "NODE_BAD_NAME",
+        f"node {node!r}",
+        "a node's name has letters, digits, '.', '_' and '-', starts with a letter or digit and has at most 63 of them",
+        "cotenant node list shows the nodes of this machine",
+    )
+
+
+def local_nodes(home: Path) -> list[str]:
+    """Names of the nodes that have a folder here, running or not."""
+    nodes = home / "nodes"
+    return sorted(entry.name for entry in nodes.iterdir() if entry.is_dir()) if nodes.is_dir() else []
+
+
+def start_command(home: Path, command: str) -> str:
+    """The command with the home it needs, where that is not the one in force in the caller's shell."""
+    from cotenant.settings import Settings
+
+    if home == Settings.from_env().home:
+        return f"cotenant {command}"
+    return f"COTENANT_HOME={shlex.quote(str(home))} cotenant {command}"
+
+
+class Agent:
+    """One node's agent, asked over its socket.
+
+    Every question raises ``Refused`` where the agent says no, and ``Unreachable`` (with the command that starts the
+    agent) where nobody answers.
+    """
+
+    def __init__(self, settings: Settings, node: str) -> None:
+        from nodes.client import AgentClient, socket_path
+
+        self.node = checked_name(node)
+        self.home = settings.home
+        self._client = AgentClient(socket_path(settings.home, self.node))
+
+    def ask(self, verb: str, /, _timeout_s: float = CALL_S, **params: Any) -> Any:
+        from nodes.client import AgentUnreachable
+
+        try:
+            return self._client.call(verb, _timeout_s=_timeout_s, **params)
+        except AgentUnreachable as error:
+            others = [name for name in local_nodes(self.home) if name != self.node]
+            known = f"; nodes here: {', '.join(others)}" if others else ""
+            raise Unreachable(
+                "AGENT_UNREACHABLE",
+                f"node {self.node}",
+                f"no agent answers on {error.path}: {error.why}{known}",
+                f"start it: {start_command(self.home, f'node run {self.node}')}",
+            ) from error
+
+    def is_running(self) -> bool:
+        try:
+            self.ask("hello", _timeout_s=3.0)
+        except Unreachable:
+            return False
+        return True

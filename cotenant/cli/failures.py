@@ -1,0 +1,56 @@
+"""From an exception to what a person can use: the thing, the reason, the next command. Never a traceback."""
+
+from __future__ import annotations
+
+from cotenant.cli.result import Exit, OperationError, OperationResult
+
+__all__ = ["ReviewDeclined", "Unreachable", "as_result"]
+
+
+class Unreachable(Exception):
+    """An agent, server or store that does not answer. ``start`` is the command that starts it."""
+
+    def __init__(self, code: str, what: str, why: str, start: str) -> None:
+        super().__init__(f"{what}: {why}")
+        self.error = OperationError(code, what, why, start)
+
+
+class ReviewDeclined(Exception):
+    """Nobody agreed to a reviewed change; nothing was started."""
+
+    def __init__(self, what: str, why: str, remedy: str) -> None:
+        super().__init__(f"{what}: {why}")
+        self.error = OperationError("REVIEW_DECLINED", what, why, remedy)
+
+
+def as_result(error: BaseException) -> OperationResult:
+    """The result that stands for this exception."""
+    from policies.refusal import Refused
+
+    if isinstance(error, Refused):
+        review = error.code.startswith("REVIEW_")
+        return OperationResult.failed(
+            Exit.REFUSED_BY_REVIEW if review else Exit.REFUSED_INPUT, OperationError.of(error)
+        )
+    if isinstance(error, ReviewDeclined):
+        return OperationResult.failed(Exit.REFUSED_BY_REVIEW, error.error)
+    if isinstance(error, Unreachable):
+        return OperationResult.failed(Exit.UNREACHABLE, error.error)
+    if isinstance(error, KeyboardInterrupt):
+        return OperationResult.failed(
+            Exit.OTHER_ANSWER, OperationError("INTERRUPTED", "this command", "it was interrupted")
+        )
+    if isinstance(error, OSError) and error.filename is not None:
+        return OperationResult.failed(
+            Exit.REFUSED_INPUT,
+            OperationError("FILE", str(error.filename), error.strerror or str(error), "name another file, or allow it"),
+        )
+    return OperationResult.failed(
+        Exit.OTHER_ANSWER,
+        OperationError(
+            "INTERNAL",
+            type(error).__name__,
+            str(error) or "no more is known",
+            "this is a fault of cotenant; run the command again with --debug to see where",
+        ),
+    )

@@ -1,0 +1,170 @@
+"""``job``: fleet work of a node."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cotenant.cli.command import command, group
+from cotenant.cli.options import NodeOption, agent_of
+from cotenant.cli.result import OperationResult
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+__all__ = ["register"]
+
+JobArg = Annotated[str, typer.Argument(metavar="JOB", help="A job, as `job list` names it.")]
+
+
+def register(app: typer.Typer) -> None:
+    jobs = group("Fleet work: what runs or waits, and why.")
+    app.add_typer(jobs, name="job")
+
+    @command(jobs, "list", example="cotenant job list\ncotenant job list --state waiting --json")
+    def list_jobs(
+        node: NodeOption = None,
+        state: Annotated[
+            str | None, typer.Option("--state", help="waiting, running, held, stopping or ended; all by default.")
+        ] = None,
+        limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The newest so many jobs.")] = 50,
+    ) -> OperationResult:
+        """Jobs of the node, newest first, with why each waits."""
+        wanted: dict[str, Any] = {"limit": limit} | ({"state": state} if state else {})
+        return OperationResult(agent_of(node).ask("job_list", **wanted), view=_list)
+
+    @command(jobs, "show", example="cotenant job show 812")
+    def show(job: JobArg, node: NodeOption = None) -> OperationResult:
+        """One job: its attempts, result or failure, and newest events."""
+        return OperationResult(agent_of(node).ask("job_show", job=job_id(job)), view=_show)
+
+    @command(
+        jobs,
+        "submit",
+        example='cotenant job submit llmserve/selftest\ncotenant job submit llmserve/batch -p \'{"prompts": ["Hi"]}\'',
+    )
+    def submit(
+        work: Annotated[str, typer.Argument(metavar="MODULE/STAGE", help="The stage to run.")],
+        payload: Annotated[str, typer.Option("--payload", "-p", metavar="JSON", help="Its parameters.")] = "{}",
+        file: Annotated[Path | None, typer.Option("--file", help="Parameters from a JSON file.")] = None,
+        timeout_s: Annotated[
+            float | None, typer.Option("--timeout-s", min=0.1, help="Longest run, in seconds.")
+        ] = None,
+        node: NodeOption = None,
+    ) -> OperationResult:
+        """Queue a job on the node."""
+        module, stage = module_and_stage(work)
+        text, where = (file.read_text(), str(file)) if file is not None else (payload, "--payload")
+        limits = {} if timeout_s is None else {"timeout_s": timeout_s}
+        agent = agent_of(node)
+        return OperationResult(
+            agent.ask("job_submit", module=module, stage=stage, payload=json_object(text, where), **limits),
+            view=_submitted,
+        )
+
+    @command(jobs, "cancel", example="cotenant job cancel 812")
+    def cancel(job: JobArg, node: NodeOption = None) -> OperationResult:
+        """Cancel a job: waiting ones at once, running ones within their grace."""
+        return OperationResult(agent_of(node).ask("job_cancel", job=job_id(job)), view=_show)
+
+
+def job_id(text: str) -> int | str:
+    """Jobs are numbered; anything else is for the agent to refuse by name."""
+    return int(text) if text.isdigit() else text
+
+
+def module_and_stage(text: str) -> tuple[str, str]:
+    """The two parts of MODULE/STAGE.
+
+    Raises:
+        Refused: there are not two parts.
+    """
+    from policies.refusal import Refused
+
+    module, slash, stage = text.rpartition("/")
+    if not slash or not module or not stage:
+        raise Refused(
+            "WORK_BAD",
+            f"work {text!r}",
+            "it is not MODULE/STAGE",
+            "cotenant module list shows modules and their stages",
+        )
+    return module, stage
+
+
+def json_object(text: str, where: str) -> dict[str, Any]:
+    from policies.refusal import Refused
+
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise Refused(
+            "PAYLOAD_BAD", f"{where}, line {error.lineno}", f"this is no JSON: {error.msg}", "give a JSON object"
+        ) from error
+    if not isinstance(value, dict):
+        raise Refused(
+            "PAYLOAD_BAD", where, "the parameters are not a JSON object", 'give one, e.g. {"prompts": ["Hi"]}'
+        )
+    return value
+
+
+def _list(jobs: list[dict[str, Any]]) -> Iterator[RenderableType]:
+    from cotenant.cli.render import table
+
+    if not jobs:
+        yield "no jobs"
+        return
+    yield table(
+        ("job", "work", "state", "why", "duty", "share", "queued"),
+        (
+            (
+                job["job"],
+                f"{job['module']}/{job['stage']}",
+                job.get("outcome") or job["state"] if job["state"] == "ended" else job["state"],
+                _why(job),
+                job.get("duty"),
+                job.get("share"),
+                (job.get("queued_at") or "")[:19],
+            )
+            for job in jobs
+        ),
+    )
+
+
+def _why(job: dict[str, Any]) -> str | None:
+    parts = [part for part in (job.get("code"), job.get("reason")) if part]
+    return ": ".join(parts) or None
+
+
+def _show(job: dict[str, Any]) -> Iterator[RenderableType]:
+    from cotenant.cli.render import fields, table
+
+    lines = [
+        ("job", job["job"]),
+        ("work", f"{job['module']}/{job['stage']}"),
+        ("state", f"{job['state']}, {job['outcome']}" if job.get("outcome") else job["state"]),
+        ("why", _why(job)),
+        ("remedy", job.get("remedy")),
+        ("duty asked", job.get("duty")),
+        ("share metered", job.get("share")),
+        ("queued", job.get("queued_at")),
+        ("started", job.get("started_at")),
+        ("ended", job.get("ended_at")),
+        ("failure", job.get("failure")),
+        ("result", json.dumps(job["result"], ensure_ascii=False) if job.get("result") is not None else None),
+    ]
+    yield fields((name, value) for name, value in lines if value is not None or name in ("state", "share metered"))
+    attempts = job.get("attempts")
+    if isinstance(attempts, list) and attempts:
+        yield ""
+        keys = [key for key in attempts[-1] if not isinstance(attempts[-1][key], (dict, list))]
+        yield table(keys, ([attempt.get(key) for key in keys] for attempt in attempts))
+
+
+def _submitted(answer: dict[str, Any]) -> Iterator[str]:
+    job = answer["job"] if isinstance(answer["job"], dict) else answer
+    yield f"job {job['job']} is queued; see it with: cotenant job show {job['job']}"

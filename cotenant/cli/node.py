@@ -1,0 +1,145 @@
+"""``node``: the agent and worker of one node, and what it does now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from cotenant.cli.command import command, group
+from cotenant.cli.options import NodeArg, agent_of, settings
+from cotenant.cli.result import OperationResult
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+__all__ = ["register", "state_parts"]
+
+
+def register(app: typer.Typer) -> None:
+    nodes = group("Nodes: machines with an agent and a worker.")
+    app.add_typer(nodes, name="node")
+
+    @command(nodes, "run", example="cotenant node run local")
+    def run(node: NodeArg) -> OperationResult:
+        """The node's agent and worker, in the foreground, until Ctrl-C. A piece that dies is started again."""
+        from cotenant.cli.foreground import stay_up
+
+        return stay_up(settings(), node, kind="node")
+
+    @command(nodes, "list", example="cotenant node list --json")
+    def list_nodes() -> OperationResult:
+        """Nodes that have a folder on this machine, and whether their agents answer."""
+        from cotenant.cli.agents import Agent, local_nodes
+        from cotenant.cli.failures import Unreachable
+
+        in_force = settings()
+        rows: list[dict[str, Any]] = []
+        for name in local_nodes(in_force.home):
+            try:
+                hello = Agent(in_force, name).ask("hello", _timeout_s=3.0)
+                rows.append({"node": name, "state": "running"} | hello)
+            except Unreachable as error:
+                rows.append(
+                    {"node": name, "state": "not running", "why": error.error.why, "remedy": error.error.remedy}
+                )
+        return OperationResult(rows, view=_list)
+
+    @command(nodes, "show", example="cotenant node show local")
+    def show(node: NodeArg) -> OperationResult:
+        """One node: its mode, active rules, sources, units of fleet work, memory, and last codes."""
+        agent = agent_of(node)
+        status = agent.ask("status")
+        last = max(0, int(status["journal"]["last_seq"]) - 10)
+        entries = agent.ask("timeline", after_seq=last, limit=10)["entries"]
+        return OperationResult(status | {"last_entries": entries}, view=_show)
+
+
+def _list(rows: list[dict[str, Any]]) -> Iterator[RenderableType]:
+    from cotenant.cli.render import table
+
+    if not rows:
+        yield "no nodes on this machine yet; start one: cotenant up"
+        return
+    yield table(
+        ("node", "state", "pid", "up", "section", "why"),
+        (
+            (
+                row["node"],
+                row["state"],
+                row.get("pid"),
+                _age(row.get("uptime_s")),
+                row.get("section_version"),
+                row.get("why"),
+            )
+            for row in rows
+        ),
+    )
+
+
+def _age(seconds: float | None) -> str | None:
+    if seconds is None:
+        return None
+    minutes, left = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {left} s" if minutes else f"{left} s"
+
+
+def state_parts(status: dict[str, Any]) -> Iterator[RenderableType]:
+    """What a node does now: one table a topic."""
+    from cotenant.cli.render import fields, table
+
+    memory = status.get("memory") or {}
+    yield fields(
+        [
+            (
+                "node",
+                f"{status['node']}, agent {status['version']} (pid {status['pid']}), up {_age(status['uptime_s'])}",
+            ),
+            ("section", f"version {status['section_version']}, mode {status['mode']}, gpu_jobs {status['gpu_jobs']}"),
+            ("duty counts on", status["duty_device"]),
+            ("owner's pause", "on: no fleet work at all" if status["pause"] else "off"),
+            ("memory", ", ".join(f"{key} {_short(value)}" for key, value in memory.items()) or None),
+            ("run", _run_words(status.get("run"))),
+        ]
+    )
+    if rules := status.get("rules"):
+        yield ""
+        keys = [key for key in rules[0] if not isinstance(rules[0][key], (dict,))]
+        yield table(keys, ([_short(rule.get(key)) for key in keys] for rule in rules))
+    if sources := status.get("sources"):
+        from cotenant.cli.protection import _sources
+
+        yield ""
+        yield from _sources(sources)
+    if jobs := status.get("jobs"):
+        from cotenant.cli.job import _list as jobs_view
+
+        yield ""
+        yield from jobs_view(jobs)
+
+
+def _short(value: Any) -> object:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list):
+        return ", ".join(str(item.get("pid", item) if isinstance(item, dict) else item) for item in value[:8]) or None
+    return value
+
+
+def _run_words(run: dict[str, Any] | None) -> str:
+    if not run:
+        return "none"
+    from cotenant.cli.watching import now_words
+
+    return f"{run['run']}: {now_words(run)}"
+
+
+def _show(status: dict[str, Any]) -> Iterator[RenderableType]:
+    from cotenant.cli.timeline import entry_line
+
+    yield from state_parts(status)
+    if entries := status.get("last_entries"):
+        yield ""
+        yield from (entry_line(entry) for entry in entries)

@@ -1,0 +1,119 @@
+"""Finding a run by its id: with the agents of this machine first, in the store else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from cotenant.cli.agents import Agent, local_nodes
+from cotenant.cli.failures import Unreachable
+from cotenant.cli.result import Exit
+
+if TYPE_CHECKING:
+    from cotenant.settings import Settings
+
+__all__ = ["Found", "ending_exit", "find_run", "owner_of", "store_engine"]
+
+PASS = "no slowdown shown"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A RunRecord, and who told it."""
+
+    record: dict[str, Any]
+    told_by: Literal["agent", "store"]
+    node: str
+
+
+def ending_exit(record: dict[str, Any]) -> Exit:
+    """Exit code for a run's answer. A run that goes on has none yet, which is done for who only looks."""
+    return Exit.DONE if record.get("ending") in (None, PASS) else Exit.OTHER_ANSWER
+
+
+def find_run(settings: Settings, run: str) -> Found:
+    """The run's record.
+
+    Raises:
+        Refused: no agent that answers knows it, and the store does not either.
+    """
+    from policies.refusal import Refused
+
+    silent: list[str] = []
+    for node in local_nodes(settings.home):
+        try:
+            return Found(dict(Agent(settings, node).ask("run_show", run=run)), "agent", node)
+        except Unreachable:
+            silent.append(node)
+        except Refused as refusal:
+            if refusal.code != "RUN_UNKNOWN":
+                raise
+    kept = _from_store(settings, run)
+    if kept is not None:
+        return Found(kept, "store", str(kept.get("node", "")))
+    asked = f"; not asked, since their agents do not run: {', '.join(silent)}" if silent else ""
+    raise Refused(
+        "RUN_UNKNOWN", f"run {run}", f"no run of this name is known here{asked}", "cotenant protection ab list"
+    )
+
+
+def owner_of(settings: Settings, run: str) -> Agent:
+    """The agent that has this run in its journal (an abort is for it alone).
+
+    Raises:
+        Refused: no agent that answers has it.
+        Unreachable: none answers at all.
+    """
+    from policies.refusal import Refused
+
+    nodes = local_nodes(settings.home)
+    lost: Unreachable | None = None
+    for node in nodes:
+        agent = Agent(settings, node)
+        try:
+            agent.ask("run_show", run=run)
+            return agent
+        except Unreachable as error:
+            lost = error
+        except Refused as refusal:
+            if refusal.code != "RUN_UNKNOWN":
+                raise
+    if lost is not None:
+        raise lost
+    raise Refused("RUN_UNKNOWN", f"run {run}", "no node of this machine has it", "cotenant protection ab list")
+
+
+def store_engine(settings: Settings) -> Any | None:
+    """The store, or None where there is none yet (looking must not make one).
+
+    Raises:
+        Unreachable: it is there and cannot be opened.
+    """
+    if settings.store_url is None and not (settings.home / "store.sqlite").exists():
+        return None
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from cotenant import store
+
+    try:
+        return store.open(settings.store)
+    except SQLAlchemyError as error:
+        from sqlalchemy.engine import make_url
+
+        shown = make_url(settings.store).render_as_string(hide_password=True)
+        said = str(getattr(error, "orig", None) or error).splitlines()[0]
+        raise Unreachable(
+            "STORE_UNREACHABLE", f"store {shown}", said, "check COTENANT_STORE_URL, or start its database"
+        ) from error
+
+
+def _from_store(settings: Settings, run: str) -> dict[str, Any] | None:
+    engine = store_engine(settings)
+    if engine is None:
+        return None
+    from cotenant import store
+
+    try:
+        return store.load_run(engine, run)
+    finally:
+        engine.dispose()

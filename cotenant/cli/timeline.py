@@ -1,0 +1,85 @@
+"""``timeline``: the node's journal of coded events."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cotenant.cli.command import command
+from cotenant.cli.options import OptionalNodeArg, agent_of
+from cotenant.cli.result import OperationResult
+
+if TYPE_CHECKING:
+    from cotenant.cli.agents import Agent
+
+__all__ = ["register"]
+
+PAGE = 500
+FOLLOW_EVERY_S = 1.0
+
+
+def register(app: typer.Typer) -> None:
+    @command(app, "timeline", example="cotenant timeline local --follow\ncotenant timeline --code RUN_BLOCK --limit 20")
+    def timeline(
+        node: OptionalNodeArg = None,
+        follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")] = False,
+        code: Annotated[str | None, typer.Option("--code", metavar="CODE", help="Only this code.")] = None,
+        limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The newest so many entries.")] = 50,
+        as_json: bool = False,
+    ) -> OperationResult:
+        """The node's timeline: what its agent saw and did, oldest first. With --follow and --json, one entry a line."""
+        agent = agent_of(node)
+        newest, last_seq = _newest(agent, code, limit)
+        if not follow:
+            return OperationResult({"node": agent.node, "entries": newest, "last_seq": last_seq}, view=_view)
+        try:
+            for entry in newest:
+                _say(entry, as_json)
+            while True:
+                for entry in _after(agent, last_seq, code):
+                    _say(entry, as_json)
+                    last_seq = entry["seq"]
+                time.sleep(FOLLOW_EVERY_S)
+        except KeyboardInterrupt:
+            return OperationResult()
+
+
+def _after(agent: Agent, seq: int, code: str | None) -> Iterator[dict[str, Any]]:
+    wanted = {} if code is None else {"code": code}
+    while entries := agent.ask("timeline", after_seq=seq, limit=PAGE, **wanted)["entries"]:
+        yield from entries
+        seq = entries[-1]["seq"]
+
+
+def _newest(agent: Agent, code: str | None, limit: int) -> tuple[list[dict[str, Any]], int]:
+    last_seq = int(agent.ask("timeline", after_seq=0, limit=1)["last_seq"])
+    start = 0 if code is not None else max(0, last_seq - limit)
+    return list(deque(_after(agent, start, code), maxlen=limit)), last_seq
+
+
+def entry_line(entry: dict[str, Any]) -> str:
+    return f"{entry['at'][:19]}Z  {entry['severity']:<7}  {entry['code']:<28}  {entry['message']}{_facts(entry)}"
+
+
+def _facts(entry: dict[str, Any]) -> str:
+    """The short facts of an entry; long ones are in --json."""
+    short = {k: v for k, v in (entry.get("data") or {}).items() if isinstance(v, (str, int, float, bool))}
+    return "  " + " ".join(f"{key}={value}" for key, value in short.items()) if short else ""
+
+
+def _view(data: dict[str, Any]) -> Iterator[str]:
+    if not data["entries"]:
+        yield "no entries"
+    for entry in data["entries"]:
+        yield entry_line(entry)
+
+
+def _say(entry: dict[str, Any], as_json: bool) -> None:
+    sys.stdout.write((json.dumps(entry, ensure_ascii=False) if as_json else entry_line(entry)) + "\n")
+    sys.stdout.flush()

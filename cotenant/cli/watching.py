@@ -1,0 +1,197 @@
+"""Watching a run: where it is now, in words, until it ends. R is shown at looks only; nothing is computed between them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from cotenant.cli.agents import Agent
+
+__all__ = ["Left", "Watcher", "look_words", "now_words", "step_words"]
+
+PARTS = {
+    "idle": "between steps",
+    "reference": "reference, the work held",
+    "waiting": "waiting for the work to switch",
+    "washout": "washout",
+    "window": "window",
+    "closing": "waiting for the step that closes the window",
+}
+
+
+def step_words(status: dict[str, Any]) -> str:
+    """Where the run is, without the seconds: ``block 5 of 12, ON, washout``."""
+    if status["state"] == "ended":
+        return f"ended: {status['ending']}"
+    now = status.get("now")
+    if not now:
+        return "waits for its flow to go on"
+    part = PARTS.get(now["part"], now["part"])
+    if now.get("block") is None:
+        return part
+    words = [f"block {_block_of(status)}"]
+    if now.get("arm"):
+        words.append(now["arm"].upper())
+    return ", ".join([*words, part])
+
+
+def now_words(status: dict[str, Any]) -> str:
+    """``block 5 of 12, ON, washout, 38 s left; 4 counted``."""
+    now = status.get("now") or {}
+    words = step_words(status)
+    if now.get("left_s") is not None:
+        words += f", {now['left_s']:.0f} s left"
+    return f"{words}; {_counts(status)}"
+
+
+def _block_of(status: dict[str, Any]) -> str:
+    """The block that is being measured among those that count; left-out ones are repeated and do not."""
+    from policies.harness.spec import RunSpec
+
+    spec = RunSpec.model_validate(status["spec"])
+    current = status["counted"] + 1
+    return f"{current} of {spec.blocks}" if current <= spec.blocks else f"{current} (at most {spec.n_max})"
+
+
+def _counts(status: dict[str, Any]) -> str:
+    left_out = f", {status['left_out']} left out" if status["left_out"] else ""
+    return f"{status['counted']} counted{left_out}"
+
+
+def look_words(look: dict[str, Any]) -> str:
+    """``look at 8 blocks: R 99.6 % (90 % interval, valid at every look: 99.0–100.2 %), inconclusive``."""
+    words = f"look at {look['n']} blocks: "
+    ratio, lo, hi = look.get("R"), look.get("lo"), look.get("hi")
+    if ratio is None or lo is None or hi is None:
+        words += "R unknown"
+    else:
+        words += f"R {100 * ratio:.1f} % (90 % interval, valid at every look: {100 * lo:.1f}–{100 * hi:.1f} %)"
+    words += f", {look['verdict']}"
+    if look["verdict"] == "inconclusive" and look.get("more_blocks"):
+        words += f"; about {look['more_blocks']} more blocks may decide it"
+    return words
+
+
+class Left(Exception):
+    """The watcher went away (Ctrl-C); the run goes on."""
+
+
+@dataclass
+class Watcher:
+    """Follows one run on its agent and says each change on standard error.
+
+    Args:
+        agent: the node's agent.
+        find: gives the run's id once the agent has it, else None.
+        flow_ended: why the flow will not reach the agent any more, or None while it may.
+    """
+
+    agent: Agent
+    find: Callable[[], str | None]
+    flow_ended: Callable[[], str | None]
+    every_s: float
+    start_within_s: float
+    say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True)
+    _said_step: str = ""
+    _said_looks: int = 0
+    _progress: Progress | None = field(default=None, repr=False)
+
+    def follow(self) -> dict[str, Any]:
+        """Watch to the end and give the RunRecord.
+
+        Raises:
+            Left: Ctrl-C.
+            Refused: the flow ended without the agent's having run anything, or the agent never saw it.
+        """
+        try:
+            run = self._await_start()
+            with self._bar():
+                status = self._status(run)
+                while status["state"] != "ended":
+                    self._show(status)
+                    time.sleep(self.every_s)
+                    status = self._status(run)
+                self._show(status)
+            return dict(self.agent.ask("run_show", run=run))
+        except KeyboardInterrupt:
+            raise Left from None
+
+    def _await_start(self) -> str:
+        from policies.refusal import Refused
+
+        since = time.monotonic()
+        said = False
+        while (run := self.find()) is None:
+            waited_s = time.monotonic() - since
+            if why := self.flow_ended():
+                if (run := self.find()) is not None:
+                    return run
+                raise Refused(
+                    "RUN_NOT_STARTED",
+                    "the run",
+                    f"its flow ended before the agent began it: {why}",
+                    "see the flow run's logs",
+                )
+            if waited_s > self.start_within_s:
+                raise Refused(
+                    "RUN_NOT_STARTED",
+                    "the run",
+                    f"the agent has not seen it for {self.start_within_s:g} s; does the node's worker run?",
+                    f"cotenant status; the flow run stays queued and starts when a worker takes it ({self.agent.node})",
+                )
+            if not said:
+                said = True
+                self.say("submitted; waiting for the node's worker to start it")
+            time.sleep(min(self.every_s, 1.0))
+        return run
+
+    def _status(self, run: str) -> dict[str, Any]:
+        """The agent's answer. An agent that restarts is waited for: the run goes on when it is back."""
+        from cotenant.cli.failures import Unreachable
+
+        until = time.monotonic() + self.start_within_s
+        while True:
+            try:
+                return dict(self.agent.ask("run_status", run=run))
+            except Unreachable:
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(self.every_s)
+
+    def _show(self, status: dict[str, Any]) -> None:
+        for look in status["looks"][self._said_looks :]:
+            self.say(look_words(look))
+        self._said_looks = len(status["looks"])
+        if self._progress is not None:
+            planned = max(status["spec"]["blocks"], status["counted"])
+            self._progress.update(
+                self._progress.task_ids[0], completed=status["counted"], total=planned, description=now_words(status)
+            )
+            return
+        step = f"{step_words(status)}; {_counts(status)}"
+        if step != self._said_step:
+            self._said_step = step
+            self.say(step)
+
+    def _bar(self) -> Any:
+        from contextlib import nullcontext
+
+        if not sys.stderr.isatty():
+            return nullcontext()
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        from cotenant.cli.render import console
+
+        out = console(sys.stderr)
+        self._progress = Progress(
+            BarColumn(bar_width=24), TextColumn("{task.description}", markup=False), TimeElapsedColumn(), console=out
+        )
+        self._progress.add_task("", total=None)
+        self.say = lambda line: out.print(line, markup=False)
+        return self._progress
