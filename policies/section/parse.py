@@ -84,12 +84,11 @@ def _problems(raw: dict[str, Any], in_force: frozenset[Feature]) -> Iterator[tup
 
 def _complaints(raw: dict[str, Any]) -> list[dict[str, Any]]:
     """pydantic's errors, their locations free of the unions' tags."""
+    found: list[dict[str, Any]] = []
     try:
         Section.model_validate(raw)
     except ValidationError as error:
-        found = [dict(each) for each in error.errors(include_url=False)]
-    else:
-        return []
+        found += [dict(each) for each in error.errors(include_url=False)]
     for each in found:
         each["loc"] = tuple(part for part in each["loc"] if not (isinstance(part, str) and part.startswith("<")))
     # a list is also called too short when its entries are wrong
