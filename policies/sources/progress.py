@@ -84,7 +84,7 @@ class ProgressTrack:
         self._voids: deque[tuple[float, float]] = deque(maxlen=MAX_VOIDS)
         self._steps: deque[tuple[float, float]] = deque(maxlen=RECENT)  # (duration, events) of each newest step
         self._arrivals: deque[float] = deque(maxlen=RECENT)  # reads that brought anything
-        self._seen: deque[tuple[float | None, float]] = deque(maxlen=RECENT)  # (time written or None, value) per line
+        self._written: deque[tuple[float, float]] = deque(maxlen=RECENT)  # (time, events or increase) of each read
         self._clock = StampClock()
         self._broken = False
         self._value: float | None = None  # newest counter value
@@ -108,7 +108,7 @@ class ProgressTrack:
             return
         self._arrived(arrival_s)
         self._unstamped += count
-        self._note(arrival_s if written_s is None else written_s, count)
+        self._written.append((arrival_s if written_s is None else written_s, float(count)))
         self._add_point(arrival_s, float(count))
 
     def add_stamped(self, arrival_s: float, wall_s: float, stamps_s: Sequence[float]) -> None:
@@ -122,7 +122,7 @@ class ProgressTrack:
         self._arrived(arrival_s)
         self._stamped += len(stamps_s)
         for when in self._clock.place(arrival_s, wall_s, stamps_s):
-            self._seen.append((when, self.total))
+            self._written.append((when, 1.0))
             if self._times and not self._broken and when <= self._times[-1]:
                 self.late += when < self._times[-1]
                 self._counts[-1] += 1.0
@@ -136,7 +136,6 @@ class ProgressTrack:
             return
         self.is_counter = True
         self._arrived(arrival_s)
-        self._note(arrival_s if written_s is None else written_s, len(values), values[-1])
         previous = self._value
         grown = 0.0
         restarted = False
@@ -149,6 +148,7 @@ class ProgressTrack:
                     grown += value - previous
             previous = value
         self._value = previous
+        self._written.append((arrival_s if written_s is None else written_s, grown))
         if restarted or self._broken or not self._times or self._leaps(arrival_s, grown):
             self.break_here()
             self._flat_since_s = None
@@ -216,12 +216,6 @@ class ProgressTrack:
     def _arrived(self, arrival_s: float) -> None:
         if not self._arrivals or arrival_s > self._arrivals[-1]:
             self._arrivals.append(arrival_s)
-
-    def _note(self, written_s: float, lines: int, value: float = 0.0) -> None:
-        # of several lines in one read only the newest one's time is known: a None parts the gaps
-        if lines > 1:
-            self._seen.append((None, value))
-        self._seen.append((written_s, value))
 
     # -- memory
 
@@ -297,9 +291,12 @@ class ProgressTrack:
         """Nine of ten events carry their own time, so that late arrival does not blur the counts."""
         return self._stamped > 9 * self._unstamped
 
-    def recent_lines(self) -> list[tuple[float | None, float]]:
-        """(time written, counter value) of the newest lines, for the timer check; a time of None parts the gaps."""
-        return list(self._seen)
+    def recent_reads(self) -> list[tuple[float, float]]:
+        """(time written, events or counter increase) of the newest reads, or of the newest stamped lines.
+
+        What the timer check looks at.
+        """
+        return list(self._written)
 
     def count_between(self, start_s: float, end_s: float, now_s: float | None = None) -> Counted:
         """Fractional events in ``[start_s, end_s]``.
