@@ -1,0 +1,175 @@
+"""What the harness says in words: planned hours, when it will likely be done, how many more blocks, the verdict.
+
+Source: ``harness.md`` ("A run", "The report") and ``harness-statistics.md``, section 5. No verdict comes from here.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from policies.harness.schedule import longest_s, most_blocks, run_looks
+from policies.harness.spec import LOOK_STEP, RunSpec
+from policies.harness.verdict import INCONCLUSIVE, PASS, REFUSED, SLOWDOWN, Decision
+from policies.statistics import K50_LIMIT, Block, fit, likely_done_by, log_ratios
+
+__all__ = [
+    "PLAN_AFTER",
+    "duration_words",
+    "likely_done_words",
+    "longest_hours",
+    "more_words",
+    "plan_words",
+    "planned_blocks",
+    "planned_hours",
+    "refusal_words",
+    "verdict_sentence",
+]
+
+PLAN_AFTER = 4  # counted blocks after which a first guess of the end is given
+
+
+def planned_blocks(spec: RunSpec) -> int:
+    """``--blocks``, as a look: at least the first, at most the last."""
+    if spec.kind == "null":
+        return run_looks(spec)[0]
+    whole = math.ceil(spec.blocks / LOOK_STEP) * LOOK_STEP
+    return max(spec.first_look, min(whole, spec.n_max))
+
+
+def planned_hours(spec: RunSpec) -> float:
+    """Hours of the planned blocks and the reference, without what starting the work takes."""
+    return (spec.reference_s + planned_blocks(spec) * spec.block_s) / 3600.0
+
+
+def longest_hours(spec: RunSpec) -> float:
+    """The longest that the run may take, blocks left out and repeated included."""
+    return longest_s(spec) / 3600.0
+
+
+def duration_words(seconds: float) -> str:
+    """ "45 s", "12 min", "2.4 h"."""
+    if seconds < 90.0:
+        return f"{seconds:.0f} s"
+    if seconds < 90.0 * 60.0:
+        return f"{seconds / 60.0:.0f} min"
+    return f"{seconds / 3600.0:.1f} h"
+
+
+def plan_words(spec: RunSpec) -> str:
+    """The plan's length in words, for the review."""
+    blocks, stops = planned_blocks(spec), run_looks(spec)
+    text = (
+        f"{blocks} blocks of two {spec.window_s:g} s windows and two {spec.washout_s:g} s washouts, "
+        f"about {duration_words(3600.0 * planned_hours(spec))}"
+    )
+    if spec.kind == "null":
+        return f"{text}; judged once, after {stops[0]} blocks"
+    judged = ", ".join(str(n) for n in stops[:3]) + (f", … {stops[-1]}" if len(stops) > 3 else "")
+    text += (
+        f"; judged at {judged} counted blocks, and done at the first look that decides. While undecided it goes on, "
+        f"at most {most_blocks(spec)} blocks or {duration_words(longest_s(spec))}"
+    )
+    return text
+
+
+def likely_done_words(spec: RunSpec, blocks: Sequence[Block]) -> str | None:
+    """When a run without harm is likely done, from its counted blocks so far; None: nothing can be said yet.
+
+    First after block 4 from the plain sd, after the first look from the residual sd. Nine of ten such runs at a low
+    noise keep it, fewer at a high one.
+    """
+    d, o, _, _ = log_ratios(blocks)
+    n = len(d)
+    if spec.kind == "null" or n < PLAN_AFTER:
+        return None
+    first = spec.first_look
+    if n < first:
+        s, df = statistics.stdev(d[:PLAN_AFTER]), PLAN_AFTER - 1
+        seen = PLAN_AFTER
+    else:
+        fitted = fit(d[:first], o[:first])
+        if fitted is None:
+            return None
+        s, df, seen = fitted.s, first - 2, first
+    total = likely_done_by(s, df, seen, spec.margin, spec.n_max, first)
+    noise = f"blocks differ by {100 * s:.1f} % so far"
+    if total is None:
+        return f"may not be decided within {spec.n_max} blocks ({noise})"
+    if total <= n:
+        return None
+    return f"likely done by block {total}, in about {duration_words((total - n) * spec.block_s)} ({noise})"
+
+
+def more_words(decision: Decision) -> str:
+    """How many more blocks would decide an inconclusive run; "" where nothing is left to decide."""
+    if decision.verdict != INCONCLUSIVE:
+        return ""
+    if not decision.looks:
+        return f"no look yet: the first comes at {decision.first_look} counted blocks, {decision.n} are counted"
+    if decision.s is None:
+        return "every block had the same order: no effect can be told from drift yet"
+    n, k50, k80 = decision.n, decision.k50, decision.k80
+    near = "so near the margin nothing predicts it"
+    if k50 is None:
+        return f"more than {K50_LIMIT - n} more blocks, and more than this run may use; {near}"
+    over = ", more than this run may use"
+    if k80 is None:
+        return f"at least {k50 - n} more blocks{over if k50 > decision.n_max else ''}; may not decide, {near}"
+    count = f"about {k50 - n} more blocks" if k50 == k80 else f"about {k50 - n} to {k80 - n} more blocks"
+    if k50 > decision.n_max:
+        return count + over
+    return count + (f" ({k80 - n} is{over.replace(',', '')})" if k80 > decision.n_max else "")
+
+
+def refusal_words(decision: Decision, spec: RunSpec) -> str:
+    """Why a run was refused at its first look, and what it would take."""
+    refusal = decision.refusal
+    if refusal is None:
+        raise ValueError("the run was not refused")
+    # rounded up: a margin rounded down could not be reached
+    margin = math.ceil(refusal.margin_needed * 1000.0) / 10.0
+    ways = [f"a margin of {margin:g} % or more"]
+    if refusal.n_max_needed is not None:
+        needed_h = math.ceil(refusal.n_max_needed * spec.block_s / 360.0 - 1e-9) / 10.0
+        ways.append(f"--max-hours {needed_h:g} ({refusal.n_max_needed} blocks)")
+    return (
+        f"Refused at the first look: blocks differ by {100 * refusal.s:.1f} %, and within {decision.n_max} blocks the "
+        f"{_margin(decision)} margin can be reached only at {100 * refusal.s_limit:.1f} % or less. "
+        f"It would take {' or '.join(ways)}, or a program that runs more evenly."
+    )
+
+
+def verdict_sentence(decision: Decision, spec: RunSpec) -> str:
+    """The verdict in words, as report, status and artifact begin with it."""
+    if decision.verdict == REFUSED:
+        return refusal_words(decision, spec)
+    if decision.R is None or decision.lo is None or decision.hi is None:
+        if decision.verdict == SLOWDOWN:
+            return "Slower than OFF: the program made no progress in a whole ON window, while it did in OFF."
+        return f"Inconclusive: {more_words(decision)}."
+    interval = f"90 % interval {100 * decision.lo:.1f}–{100 * decision.hi:.1f} %, valid at every look"
+    rate = f"{100 * decision.R:.1f} %"
+    without = {
+        "ab": "its speed without fleet work",
+        "null": "its speed in the other window",
+        "self": "its speed with the agent at rest",
+    }[spec.kind]
+    if decision.verdict == PASS:
+        return (
+            f"No slowdown shown: the program ran at {rate} of {without} ({interval}), "
+            f"within the {_margin(decision)} margin."
+        )
+    if decision.verdict == SLOWDOWN:
+        return (
+            f"Slower than OFF: best estimate {rate} of {without} ({interval}), beyond the {_margin(decision)} margin."
+        )
+    return (
+        f"Inconclusive: best estimate {rate} of {without} ({interval}), which does not settle the "
+        f"{_margin(decision)} margin. To decide it: {more_words(decision)}."
+    )
+
+
+def _margin(decision: Decision) -> str:
+    return f"{100 * decision.margin:g} %"
