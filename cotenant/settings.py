@@ -6,6 +6,7 @@ Each field is read from the environment as ``COTENANT_`` and its name in capital
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -50,9 +51,15 @@ class Settings(BaseModel):
     store_url: str | None = Field(
         default=None, description="SQLAlchemy URL of the store; by default store.sqlite in the home"
     )
-    prefect_api_url: str = Field(
-        default="http://127.0.0.1:4200/api",
-        description="the Prefect server's API; the one that `cotenant up` starts listens on loopback at this port",
+    prefect_api_url: str | None = Field(
+        default=None,
+        description="the Prefect server's API, where it is not the embedded one that `cotenant up` starts on loopback",
+    )
+    server_port: int = Field(
+        default=4200,
+        ge=1,
+        le=65535,
+        description="port that the embedded server takes at its first start where it is free; it keeps what it took",
     )
 
     server_start_s: float = Field(
@@ -101,7 +108,9 @@ class Settings(BaseModel):
 
     @field_validator("prefect_api_url")
     @classmethod
-    def _api(cls, url: str) -> str:
+    def _api(cls, url: str | None) -> str | None:
+        if url is None:
+            return None
         if not url.startswith(("http://", "https://")):
             raise ValueError("is no http:// or https:// address")
         return url.rstrip("/")
@@ -110,6 +119,17 @@ class Settings(BaseModel):
     def store(self) -> str:
         """SQLAlchemy URL of the store in use."""
         return self.store_url or f"sqlite:///{self.home / 'store.sqlite'}"
+
+    @property
+    def api_url(self) -> str | None:
+        """The Prefect API in use: the one that is set, else the embedded server's; None before its first start."""
+        if self.prefect_api_url is not None:
+            return self.prefect_api_url
+        try:
+            port = int(json.loads((self.home / "prefect" / "server.json").read_text())["port"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return f"http://127.0.0.1:{port}/api"
 
     @property
     def reports(self) -> Path:

@@ -13,14 +13,9 @@ time away shows as fewer steps a second.
 
 from __future__ import annotations
 
-import os
-
-# Before NumPy is imported: one thread, so that the program uses one core and its speed tells what happens to that core.
-for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
-    os.environ[_name] = "1"
-
 import argparse
 import json
+import os
 import signal
 import sys
 import time
@@ -28,8 +23,12 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
-import numpy as np
-from numpy.typing import NDArray
+# Before NumPy is imported: one thread, so that the program uses one core and its speed tells what happens to that core.
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
+    os.environ[_name] = "1"
+
+import numpy as np  # noqa: E402
+from numpy.typing import NDArray  # noqa: E402
 
 FEATURES, HIDDEN, CLASSES = 256, 1024, 10
 BATCH = 1024

@@ -40,7 +40,7 @@ def register(protection: typer.Typer) -> None:
                 [] if now else [f"no run measures on node {agent.node}; see earlier ones: cotenant protection ab list"]
             )
             return OperationResult(now, messages=messages, view=_status)
-        return ab_start.follow(settings(), agent, lambda: now["run"], lambda: None)
+        return ab_start.follow(settings(), agent, now["run"], lambda: None)
 
     @command(ab, "list", example="cotenant protection ab list")
     def list_runs(

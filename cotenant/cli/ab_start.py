@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import secrets
 import sys
 from collections.abc import Callable
@@ -137,19 +138,18 @@ def start_run(settings: Settings, spec: RunSpec, *, yes: bool, watch: bool) -> O
         what=f"a run on node {spec.node}",
         again="--yes, after reading the plan above",
     )
-    flow_run = fleet.start_ab(spec)
-    data = {"flow_run_id": flow_run, "ui": fleet.ui_link(flow_run), "node": spec.node, "plan": plan}
+    flow_run, run = fleet.start_ab(spec, f"{getpass.getuser()} ({'--yes' if yes else 'asked on a terminal'})")
+    data = {"run": run, "flow_run_id": flow_run, "ui": fleet.ui_link(flow_run), "node": spec.node, "plan": plan}
     if not watch:
-        run = fleet.run_id(flow_run)
-        return OperationResult(data | {"run": run}, view=lambda d: _started(d, spec.node))
-    print(f"flow run {flow_run}: {data['ui']}", file=sys.stderr, flush=True)
-    return follow(settings, agent, lambda: fleet.find(agent, flow_run), lambda: fleet.why_ended(flow_run), extra=data)
+        return OperationResult(data, view=_started)
+    print(f"run {run}, in the Prefect UI: {data['ui']}", file=sys.stderr, flush=True)
+    return follow(settings, agent, run, lambda: fleet.why_ended(flow_run), extra=data)
 
 
 def follow(
     settings: Settings,
     agent: Agent,
-    find: Callable[[], str | None],
+    run: str,
     flow_ended: Callable[[], str | None],
     extra: dict[str, Any] | None = None,
 ) -> OperationResult:
@@ -157,7 +157,7 @@ def follow(
     from cotenant.cli.report_view import ended_result
     from cotenant.cli.watching import Left, Watcher
 
-    watcher = Watcher(agent, find, flow_ended, settings.watch_every_s, settings.flow_start_s)
+    watcher = Watcher(agent, run, flow_ended, settings.watch_every_s, settings.flow_start_s)
     try:
         record = watcher.follow()
     except Left:
@@ -181,8 +181,9 @@ def show_plan(plan: dict[str, Any]) -> None:
     sys.stderr.flush()
 
 
-def _started(data: dict[str, Any], node: str) -> list[str]:
+def _started(data: dict[str, Any]) -> list[str]:
     return [
-        f"started: flow run {data['flow_run_id']}" + (f", run {data['run']}" if data.get("run") else ""),
-        f"  watch it: cotenant protection ab status {node} --watch" + (f"   or {data['ui']}" if data["ui"] else ""),
+        f"started: run {data['run']}, flow run {data['flow_run_id']}",
+        f"  watch it:  cotenant protection ab status {data['node']} --watch",
+        f"  in the UI: {data['ui']}",
     ]

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cotenant.cli.agents import start_command
 from cotenant.cli.failures import Unreachable
 from cotenant.cli.result import OperationResult
+from cotenant.cli.review import ask
 
 if TYPE_CHECKING:
-    from cotenant.cli.agents import Agent
     from cotenant.settings import Settings
     from policies.harness.spec import RunSpec
 
@@ -41,62 +42,105 @@ def connect(settings: Settings) -> Fleet:
     Raises:
         Unreachable: its server does not answer; names the command that starts it.
     """
-    why = server_answers(settings.prefect_api_url)
-    if why is not None:
+    url = settings.api_url
+    why = "it has never been started in this home" if url is None else server_answers(url)
+    if url is None or why is not None:
         raise Unreachable(
             "SERVER_UNREACHABLE",
-            f"Prefect server {settings.prefect_api_url}",
-            why,
+            f"Prefect server {url}" if url else "the Prefect server",
+            str(why),
             f"start it: {start_command(settings.home, 'up')}",
         )
-    return Fleet(settings)
+    return Fleet(url)
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """A Prefect server that answered."""
+    """A Prefect server that answered at this API address."""
 
-    settings: Settings
+    url: str
 
-    @property
-    def url(self) -> str:
-        return self.settings.prefect_api_url
+    def start_ab(self, spec: RunSpec, reviewed_by: str) -> tuple[str, str]:
+        """Queue the run on its node; ``reviewed_by`` has seen and agreed to its plan.
 
-    def start_ab(self, spec: RunSpec) -> str:
-        """Queue the run on its node; a person has seen and agreed to its plan. Gives the flow run's id."""
+        Returns:
+            The flow run's id, and the name that the run will have with the agent.
+        """
         from cotenant import fleet
+        from flows.ab_run import run_id
 
-        parameters = {"spec": spec.model_dump(), "reviewed": True}
-        return str(fleet.run_flow(self.url, AB_DEPLOYMENT, parameters, spec.node))
+        parameters = spec.model_dump() | {"reviewed": True, "reviewed_by": reviewed_by}
+        flow_run = fleet.run_flow(self.url, AB_DEPLOYMENT, parameters, spec.node)
+        return flow_run, run_id(flow_run)
 
     def ui_link(self, flow_run: str) -> str:
         from cotenant import fleet
 
-        return str(fleet.ui_link(self.url, flow_run))
-
-    def find(self, agent: Agent, flow_run: str) -> str | None:
-        """The agent's name for the run that this flow run drives, once it has begun."""
-        status = agent.ask("run_status")
-        if status is not None and status.get("flow_run_id") == flow_run:
-            return str(status["run"])
-        for row in agent.ask("run_list", limit=5):
-            if agent.ask("run_show", run=row["run"]).get("flow_run_id") == flow_run:
-                return str(row["run"])
-        return None
+        return fleet.ui_link(self.url, flow_run)
 
     def why_ended(self, flow_run: str) -> str | None:
-        """Name and message of a final state; None while the flow run may still go on."""
+        """Name and message of a final state; None while the flow run may still go on, or the server does not say."""
         from cotenant import fleet
+        from policies.refusal import Refused
 
-        state: Any = fleet.flow_state(self.url, flow_run)
+        try:
+            state = fleet.flow_state(self.url, flow_run)
+        except Refused as refused:
+            return refused.why
+        except Exception:  # the server is away: the run goes on without it, and the agent tells of it
+            return None
         if not state["final"]:
             return None
         return f"{state['name']}: {state['message']}" if state.get("message") else str(state["name"])
 
-    def run_id(self, flow_run: str) -> str | None:
-        return None
+
+def answer_review(settings: Settings, flow_run: str, *, approved: bool, yes: bool) -> OperationResult:
+    """Answer a flow run that waits for its review, after showing the plan it asks about."""
+    from cotenant import fleet
+
+    url = connect(settings).url
+    state = fleet.flow_state(url, flow_run)
+    if state["final"]:
+        from policies.refusal import Refused
+
+        raise Refused(
+            "REVIEW_NOT_ASKED", f"flow run {flow_run}", f"it has ended ({state['name']})", "cotenant protection ab list"
+        )
+    if approved:
+        _show_asked(settings, url, flow_run)
+        ask(
+            "Let this run start?",
+            yes=yes,
+            what=f"the review of flow run {flow_run}",
+            again=f"cotenant protection ab approve {flow_run} --yes",
+        )
+    fleet.approve(url, flow_run, "approve" if approved else "reject")
+    words = (
+        "approved: it starts as soon as the node's worker takes it"
+        if approved
+        else "declined: it ends without having run"
+    )
+    return OperationResult(
+        {"flow_run_id": flow_run, "decision": "approve" if approved else "reject", "ui": fleet.ui_link(url, flow_run)},
+        view=lambda data: [f"flow run {data['flow_run_id']} is {words}"],
+    )
 
 
-def answer_review(settings: Settings, run: str, *, approved: bool, yes: bool) -> OperationResult:
-    """Resume a suspended run with yes or no, after showing what it asks."""
-    raise NotImplementedError
+def _show_asked(settings: Settings, url: str, flow_run: str) -> None:
+    """The plan as it stands now, from the node's agent; where that cannot be asked from here, where to read it."""
+    from uuid import UUID
+
+    from cotenant import fleet
+    from cotenant.cli.agents import Agent
+    from cotenant.cli.plan_view import plan_lines
+    from cotenant.fleet.deployments import client_of
+    from policies.harness.spec import RunSpec
+
+    with client_of(url) as client:
+        parameters = client.read_flow_run(UUID(flow_run)).parameters
+    spec = {name: value for name, value in parameters.items() if name in RunSpec.model_fields and value is not None}
+    try:
+        for line in plan_lines(Agent(settings, str(spec.get("node"))).ask("run_plan", spec=spec, _timeout_s=120.0)):
+            print(line, file=sys.stderr)
+    except Unreachable as error:
+        print(f"its plan cannot be shown here ({error}); read it at {fleet.ui_link(url, flow_run)}", file=sys.stderr)

@@ -67,7 +67,7 @@ def stay_up(settings: Settings, node: str, *, kind: Kind) -> OperationResult:
                 if not stopping.is_set():
                     log.ready = True
                     changed()
-                    say(f"all is up; stop it with Ctrl-C or: cotenant down{_ui(settings) if kind == 'up' else ''}")
+                    say(f"all is up; stop it with Ctrl-C{' or: cotenant down' + _ui(settings) if kind == 'up' else ''}")
                 while not stopping.wait(settings.supervise_every_s):
                     supervisor.look()
             finally:
@@ -80,7 +80,7 @@ def stay_up(settings: Settings, node: str, *, kind: Kind) -> OperationResult:
 
 
 def _ui(settings: Settings) -> str:
-    return f"; the UI: {settings.prefect_api_url.removesuffix('/api')}"
+    return f"; the UI: {(settings.api_url or '').removesuffix('/api')}"
 
 
 def _looked_after(settings: Settings, node: str) -> OperationResult:

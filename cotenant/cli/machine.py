@@ -171,16 +171,16 @@ def _status(in_force: Settings) -> OperationResult:
     from cotenant.cli.agents import Agent, local_nodes, start_command
     from cotenant.cli.failures import Unreachable
     from cotenant.cli.fleet_link import server_answers
-    from cotenant.cli.uplog import read_all
+    from cotenant.cli.uplog import noted, read_all
+    from nodes.client import node_dir
     from nodes.identity import liveness
 
-    why = server_answers(in_force.prefect_api_url)
+    url = in_force.api_url
+    why = "it has never been started in this home" if url is None else server_answers(url)
     errors: list[OperationError] = []
     up_command = f"start it: {start_command(in_force.home, 'up')}"
     if why is not None:
-        errors.append(
-            OperationError("SERVER_UNREACHABLE", f"Prefect server {in_force.prefect_api_url}", why, up_command)
-        )
+        errors.append(OperationError("SERVER_UNREACHABLE", f"Prefect server {url or ''}".strip(), why, up_command))
     logs = {log.node: log for log in read_all(in_force.home) if log.alive or log.living}
     names = local_nodes(in_force.home) or [in_force.node]
     nodes: list[dict[str, Any]] = []
@@ -192,7 +192,7 @@ def _status(in_force: Settings) -> OperationResult:
         except Unreachable as error:
             errors.append(error.error)
         log = logs.get(name)
-        worker = log.pieces.get("worker") if log is not None else None
+        worker = noted(node_dir(in_force.home, name) / "worker.pid.json")
         if worker is not None and liveness(worker) != "gone":
             row["worker"] = "running"
         elif row["agent"] == "running":
@@ -200,7 +200,7 @@ def _status(in_force: Settings) -> OperationResult:
                 OperationError(
                     "WORKER_NOT_RUNNING",
                     f"worker of node {name}",
-                    "neither `up` nor `node run` runs it here",
+                    "it does not run, so no run can start on the node",
                     up_command,
                 )
             )
@@ -208,7 +208,7 @@ def _status(in_force: Settings) -> OperationResult:
         nodes.append(row)
     data = {
         "home": str(in_force.home),
-        "server": {"url": in_force.prefect_api_url, "state": "running" if why is None else "not running", "why": why},
+        "server": {"url": url, "state": "running" if why is None else "not running", "why": why},
         "store": {"url": _store_words(in_force), "state": _store_state(in_force)},
         "disk_free_bytes": shutil.disk_usage(in_force.home).free if in_force.home.exists() else None,
         "nodes": nodes,
@@ -241,7 +241,7 @@ def _status_view(data: dict[str, Any]) -> Iterator[RenderableType]:
     yield fields(
         [
             ("home", data["home"]),
-            ("server", f"{server['state']}, {server['url']}"),
+            ("server", f"{server['state']}, {server['url'] or 'no address yet'}"),
             ("store", f"{data['store']['state']}, {data['store']['url']}"),
         ]
     )

@@ -8,7 +8,7 @@ from typing import Any
 from policies.harness.rows import BlockRow
 from policies.harness.schedule import End, Judge, next_action
 from policies.harness.spec import RunSpec
-from policies.harness.validity import counted
+from policies.harness.validity import counted, decide_blocks
 from policies.harness.verdict import Decision, Verdict
 
 __all__ = ["replay", "verify"]
@@ -25,8 +25,7 @@ def replay(spec: RunSpec, rows: Sequence[BlockRow]) -> tuple[End | None, dict[in
     """What the windows say: the ending (None: they leave it open), and the decision at each look on the way there."""
     from policies.statistics import decide
 
-    usable = counted(rows)
-    triples = [(row.order, row.on.rate, row.off.rate) for row in usable if row.on is not None and row.off is not None]
+    blocks = decide_blocks(rows)
     looks: dict[int, Decision] = {}
     judged: dict[int, Verdict] = {}
     for _ in range(MOST_STEPS):
@@ -35,8 +34,7 @@ def replay(spec: RunSpec, rows: Sequence[BlockRow]) -> tuple[End | None, dict[in
             return action, looks
         if not isinstance(action, Judge):
             return None, looks
-        blocks = [(order, on, off) for order, on, off in triples[: action.n] if on is not None and off is not None]
-        looks[action.n] = decide(blocks, spec.margin, action.n_max, action.first_look)
+        looks[action.n] = decide(blocks[: action.n], spec.margin, action.n_max, action.first_look)
         judged[action.n] = looks[action.n].verdict
     raise RuntimeError(f"a run has at most {MOST_STEPS} looks")
 

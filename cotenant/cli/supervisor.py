@@ -28,6 +28,9 @@ class Piece(Protocol):
 
     def start(self) -> None: ...
 
+    def use(self) -> None:
+        """Make one that ran before fit for what is asked now (the server: today's deployments)."""
+
     def stop(self) -> None: ...
 
     def died(self) -> str | None:
@@ -87,7 +90,8 @@ class Supervisor:
                 return
             if state.piece.is_running():
                 self._set(state, "runs already")
-                self._say(f"{state.piece.name}: runs already ({state.piece.detail}); it is left as it is")
+                self._say(f"{state.piece.name}: runs already ({state.piece.detail}); it stays when this ends")
+                state.piece.use()
                 continue
             self._begin(state)
 

@@ -15,7 +15,7 @@ from typing import IO, Any, Literal
 
 from nodes.identity import ProcessId, liveness
 
-__all__ = ["STOP_ORDER", "NodeLock", "UpLog", "read_all"]
+__all__ = ["STOP_ORDER", "NodeLock", "UpLog", "noted", "read_all"]
 
 # The worker first, since it drives the agent; the server last, since the worker reports to it to the end.
 STOP_ORDER = ("worker", "agent", "server")
@@ -87,6 +87,14 @@ def read_all(home: Path) -> list[UpLog]:
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return found
+
+
+def noted(path: Path) -> ProcessId | None:
+    """The identity that a background process's note holds, alive or not."""
+    try:
+        return ProcessId.from_dict(json.loads(path.read_text()))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 class NodeLock:

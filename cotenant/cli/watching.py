@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Left", "Watcher", "look_words", "now_words", "step_words"]
 
+PASS = "no slowdown shown"
+# The verdict of a pass is recomputed in a child process before a certificate is kept.
+SETTLE_S = 180.0
+
 PARTS = {
     "idle": "between steps",
     "reference": "reference, the work held",
@@ -88,12 +92,12 @@ class Watcher:
 
     Args:
         agent: the node's agent.
-        find: gives the run's id once the agent has it, else None.
+        run: the run's name; the agent knows it once its flow has begun.
         flow_ended: why the flow will not reach the agent any more, or None while it may.
     """
 
     agent: Agent
-    find: Callable[[], str | None]
+    run: str
     flow_ended: Callable[[], str | None]
     every_s: float
     start_within_s: float
@@ -110,55 +114,71 @@ class Watcher:
             Refused: the flow ended without the agent's having run anything, or the agent never saw it.
         """
         try:
-            run = self._await_start()
+            self._await_start()
             with self._bar():
-                status = self._status(run)
+                status = self._status()
                 while status["state"] != "ended":
                     self._show(status)
                     time.sleep(self.every_s)
-                    status = self._status(run)
+                    status = self._status()
                 self._show(status)
-            return dict(self.agent.ask("run_show", run=run))
+                return self._settled()
         except KeyboardInterrupt:
             raise Left from None
 
-    def _await_start(self) -> str:
+    def _known(self) -> bool:
+        from policies.refusal import Refused
+
+        try:
+            self.agent.ask("run_show", run=self.run)
+        except Refused as refused:
+            if refused.code != "RUN_UNKNOWN":
+                raise
+            return False
+        return True
+
+    def _await_start(self) -> None:
         from policies.refusal import Refused
 
         since = time.monotonic()
         said = False
-        while (run := self.find()) is None:
-            waited_s = time.monotonic() - since
-            if why := self.flow_ended():
-                if (run := self.find()) is not None:
-                    return run
+        while not self._known():
+            if (why := self.flow_ended()) and not self._known():
+                what = f"run {self.run}"
                 raise Refused(
-                    "RUN_NOT_STARTED",
-                    "the run",
-                    f"its flow ended before the agent began it: {why}",
-                    "see the flow run's logs",
+                    "RUN_NOT_STARTED", what, f"its flow ended before it began: {why}", "see the flow run's logs"
                 )
-            if waited_s > self.start_within_s:
+            if time.monotonic() - since > self.start_within_s:
                 raise Refused(
                     "RUN_NOT_STARTED",
-                    "the run",
-                    f"the agent has not seen it for {self.start_within_s:g} s; does the node's worker run?",
-                    f"cotenant status; the flow run stays queued and starts when a worker takes it ({self.agent.node})",
+                    f"run {self.run}",
+                    f"the agent has not seen it for {self.start_within_s:g} s; it stays queued until the node's worker takes it",
+                    "cotenant status shows whether the worker runs",
                 )
             if not said:
                 said = True
                 self.say("submitted; waiting for the node's worker to start it")
             time.sleep(min(self.every_s, 1.0))
-        return run
 
-    def _status(self, run: str) -> dict[str, Any]:
+    def _settled(self) -> dict[str, Any]:
+        """The record with its certificate: a pass is offered after the run has ended, and judged by the agent anew."""
+        until = time.monotonic() + SETTLE_S
+        while True:
+            record = dict(self.agent.ask("run_show", run=self.run))
+            asked = record["ending"] == PASS and record["spec"]["kind"] == "ab"
+            answered = record.get("certificate") or record.get("certificate_refused")
+            if not asked or answered or time.monotonic() >= until or self.flow_ended():
+                return dict(self.agent.ask("run_show", run=self.run))
+            time.sleep(min(self.every_s, 1.0))
+
+    def _status(self) -> dict[str, Any]:
         """The agent's answer. An agent that restarts is waited for: the run goes on when it is back."""
         from cotenant.cli.failures import Unreachable
 
         until = time.monotonic() + self.start_within_s
         while True:
             try:
-                return dict(self.agent.ask("run_status", run=run))
+                return dict(self.agent.ask("run_status", run=self.run))
             except Unreachable:
                 if time.monotonic() >= until:
                     raise
