@@ -83,9 +83,9 @@ class AgentClient:
             raise AgentUnreachable(self.path, f"the agent went away during {method}")
         answer = json.loads(line)
         if "error" in answer:
-            error = answer["error"]
-            data = error.get("data")
+            told = answer["error"]
+            data = told.get("data")
             if isinstance(data, dict) and "code" in data:
                 raise Refused.from_dict(data)
-            raise Refused("AGENT_ERROR", method, str(error.get("message")), "see the agent's log")
+            raise Refused("AGENT_ERROR", method, str(told.get("message")), "see the agent's log")
         return answer["result"]

@@ -23,6 +23,7 @@ log = logging.getLogger("cotenant.agent")
 NODE_NAME = re.compile(r"^[a-z0-9][a-z0-9_.-]{0,62}$", re.IGNORECASE)
 SHUTDOWN_WITHIN_S = 45.0
 POLL_S = 0.25
+JOB_STEP_MIN_S = 0.05
 
 
 def main() -> int:
@@ -78,13 +79,14 @@ async def run(home: Path, node: str, modules: Path) -> int:
     log.info("node %s: agent on %s, section version %d", node, server.path, agent.section_version)
     ticking = asyncio.create_task(tick_for_ever(agent))
     polling = asyncio.create_task(poll_for_ever(agent))
+    stepping = asyncio.create_task(step_jobs_for_ever(agent))
     stopping = asyncio.create_task(stop.wait())
-    doctoring = asyncio.create_task(asyncio.to_thread(agent.modules.prepare))
+    doctoring = asyncio.create_task(asyncio.to_thread(agent.prepare_modules))
     doctoring.add_done_callback(lambda _: agent.evaluate("tick"))
     await asyncio.wait({ticking, stopping}, return_when=asyncio.FIRST_COMPLETED)
     if ticking.done() and not ticking.cancelled() and ticking.exception() is not None:
         log.error("the loop failed", exc_info=ticking.exception())
-    for task in (ticking, polling, stopping):
+    for task in (ticking, polling, stepping, stopping):
         task.cancel()
     await server.stop()
     await shut_down(agent)
@@ -120,6 +122,16 @@ async def poll_for_ever(agent: Agent) -> None:
                 agent.on_source_poll()
             except Exception:
                 log.exception("a poll failed")
+
+
+async def step_jobs_for_ever(agent: Agent) -> None:
+    """Graces and confirmations fall due between ticks."""
+    while True:
+        await asyncio.sleep(max(JOB_STEP_MIN_S, agent.jobs.next_due_s(monotonic_s())))
+        try:
+            agent.step_jobs()
+        except Exception:
+            log.exception("a step of the jobs failed")
 
 
 async def shut_down(agent: Agent) -> None:

@@ -6,7 +6,7 @@ should, and whether the program collapsed. Source: ``harness.md`` (a run, step 3
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from policies.harness.rows import Arm, BlockRow, LeftOut, Order, UnitDose, Windo
 from policies.harness.validity import Happening, Part, foremost
 
 if TYPE_CHECKING:
-    from nodes.agent.core import Agent
+    from nodes.agent.core import Agent, TestedUnit
 
 __all__ = ["BlockRunner"]
 
@@ -47,10 +47,10 @@ class _Collapse(Exception):
 
 @dataclass(slots=True)
 class _Edge:
-    """Readings at one edge of a window: metered CPU or device seconds so far and seconds run, by attempt."""
+    """Readings at one edge of a window: the time, and the units under test with what they used so far."""
 
     at_s: float
-    busy_s: dict[str, float | str]
+    units: Mapping[str, TestedUnit]
 
 
 class BlockRunner:
@@ -153,7 +153,7 @@ class BlockRunner:
             rule, state = self.collapse
             self.collapse = rule, state.window_began(begin.at_s, self._events_since(state.started_s, begin.at_s))
         await self._until("window", begin.at_s + spec.window_s)
-        end = self._edge()
+        end = self._edge(begin.at_s)
         track = agent.progress(spec.rule).track
         longest = track.longest_step_s
         limit_s = min(CLOSING_MAX_S, max(CLOSING_MIN_S, 2.0 * (longest or 0.0)))
@@ -217,12 +217,11 @@ class BlockRunner:
             self.collapse = None
             return
         record = self.agent.runs.record(self.run.run)
-        rows = self.agent.runs.blocks(self.run.run)
-        if "off" in self.windows:
-            rows.append(self._row("left_out", None, None))
+        windows = [row.off for row in self.agent.runs.blocks(self.run.run)] + [self.windows.get("off")]
+        off_rates = [window.rate for window in windows if window is not None and window.rate is not None]
         reference = record["reference"]["rate"] if record.get("reference") else None
         track = self.agent.progress(self.spec.rule).track
-        rule = collapse_rule(self.spec.window_s, track.median_step_s, reference, rows)
+        rule = collapse_rule(off_rates, reference, self.spec.window_s, track.median_step_s)
         self.collapse = rule, CollapseState(monotonic_s())
 
     def _events_since(self, since_s: float, now_s: float) -> float:
@@ -240,29 +239,29 @@ class BlockRunner:
 
     # -- readings ---------------------------------------------------------------------------------------------------
 
-    def _edge(self) -> _Edge:
-        busy = {} if self.run.part != "grant" else self.agent.busy_totals(self.run)
-        return _Edge(monotonic_s(), busy)
+    def _edge(self, since_s: float | None = None) -> _Edge:
+        units = {} if self.run.part != "grant" else self.agent.busy_totals(self.run, since_s)
+        return _Edge(monotonic_s(), units)
 
-    def _units(self, begin: _Edge, end: _Edge, length_s: float) -> tuple[UnitDose, ...]:
+    @staticmethod
+    def _units(begin: _Edge, end: _Edge, length_s: float) -> tuple[UnitDose, ...]:
         """Metered share of each unit over the window: busy seconds over seconds times the cores its stage declares."""
         found = []
-        for attempt, facts in self.agent.tested_facts(self.run).items():
-            if attempt not in begin.busy_s and attempt not in end.busy_s:
-                continue
-            # A unit that started inside the window had used nothing before; one that ended keeps its last total.
-            first, last = begin.busy_s.get(attempt, 0.0), end.busy_s.get(attempt, "it ended and its total was not kept")
-            if isinstance(first, str) or isinstance(last, str):
-                share, why = None, first if isinstance(first, str) else str(last)
+        for attempt, unit in end.units.items():
+            share, why = None, None
+            # A unit that started inside the window had used nothing before.
+            first = begin.units[attempt].busy_s if attempt in begin.units else 0.0
+            if isinstance(first, float) and isinstance(unit.busy_s, float):
+                share = max(0.0, unit.busy_s - first) / (length_s * unit.cores)
             else:
-                share, why = max(0.0, last - first) / (length_s * facts.cores), None
+                why = str(first if not isinstance(first, float) else unit.busy_s)
             found.append(
                 UnitDose(
                     attempt=attempt,
-                    module=facts.module,
-                    stage=facts.stage,
+                    module=unit.module,
+                    stage=unit.stage,
                     share=share,
-                    asked=facts.duty,
+                    asked=unit.duty,
                     unknown_reason=why,
                 )
             )

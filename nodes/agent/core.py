@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,16 +18,18 @@ from nodes.agent.observe import Observer
 from nodes.agent.runs import ActiveRun, Runs
 from nodes.client import node_dir
 from nodes.clock import boottime_s, monotonic_s
-from nodes.jobs import Attempt, JobManager
+from nodes.feeds import feed_payload
+from nodes.jobs import Attempt, Job, JobManager
 from nodes.journal import Journal
-from nodes.meters.cpu import CpuMeter
+from nodes.meters.cpu import CpuMeter, Unreadable
 from nodes.modules import ModuleStore
 from nodes.sources.hub import ProgressView, SourceHub
 from policies.harness.conditions import Conditions
-from policies.section import EMPTY_SECTION, Section, parse_section
+from policies.refusal import Refused
+from policies.section import Section, digest, parse_section
 from policies.units import NodeView, Reason, Unit, admission, desired, duties
 
-__all__ = ["TICK_S", "Agent", "TestedFacts"]
+__all__ = ["TICK_S", "Agent", "TestedUnit", "covered_s"]
 
 log = logging.getLogger(__name__)
 
@@ -36,13 +38,28 @@ How = Literal["tick", "event", "poll"]
 
 
 @dataclass(frozen=True, slots=True)
-class TestedFacts:
-    """What a window's dose needs to know of a unit under test."""
+class TestedUnit:
+    """What a window's dose needs to know of a unit under test. ``busy_s``: metered device seconds since it started."""
 
     module: str
     stage: str
     cores: float
     duty: float | None
+    busy_s: float | Unreadable
+
+    @classmethod
+    def of(cls, attempt: Attempt, busy_s: float | Unreadable) -> TestedUnit:
+        return cls(attempt.module, attempt.stage, attempt.cores, attempt.duty, busy_s)
+
+
+def covered_s(spans: Sequence[tuple[float, float]], begin_s: float, end_s: float) -> float:
+    """Seconds of [begin, end] that at least one of the spans covers."""
+    total, at = 0.0, begin_s
+    for start, stop in sorted(spans):
+        low, high = max(start, at), min(stop, end_s)
+        if high > low:
+            total, at = total + high - low, high
+    return total
 
 
 class Agent:
@@ -56,31 +73,31 @@ class Agent:
         self.started_s = monotonic_s()
         self.section_version, self.section, self.section_text = self._section_in_force()
         self.modules = ModuleStore(self.dir, builtin_modules)
-        self.jobs = JobManager(self.dir, self.journal.db, self.modules, self.journal.write, monotonic_s)
+        self.jobs = JobManager(self.dir, self.journal.db, self.modules, self._note, monotonic_s)
         self.hub = SourceHub(monotonic_s)
         self.hub.configure(self.section, Path.home())
         self.observer = Observer(self.journal, self.hub)
         self.meter = CpuMeter()
         self.runs = Runs(self.journal)
-        self.waiting_why: dict[int, tuple[Reason, ...]] = {}
         self.slots = os.cpu_count() or 1
         self.view = NodeView(admits=False, admits_why="the agent has not judged every rule yet")
         self._pulse = asyncio.Event()
-        self._tested_ended: dict[str, TestedFacts] = {}
         self.tick_late_s = 0.0
+        self.ticked_s = self.started_s
+
+    def _note(self, code: str, data: dict[str, Any]) -> None:
+        self.journal.write(code, data)
 
     # -- the protection section -------------------------------------------------------------------------------------
 
     def _section_in_force(self) -> tuple[int, Section, str]:
         newest = self.journal.newest_section()
         if newest is None:
-            return 0, EMPTY_SECTION, ""
+            return 0, Section(), ""
         return int(newest["version"]), parse_section(newest["text"]), newest["text"]
 
     def set_section(self, text: str, by: str) -> int:
         """Validate and put in force. Raises ``SectionErrors`` and changes nothing when it is not valid."""
-        from policies.section import digest
-
         section = parse_section(text)
         version = self.journal.add_section(text, digest(text), by)
         self.section_version, self.section, self.section_text = version, section, text
@@ -99,6 +116,7 @@ class Agent:
         self.observer.configure(self.section)
         for attempt in self.jobs.adopt():
             self.journal.write("AGENT_ADOPTED", {"attempt": attempt.attempt_id, "job": attempt.job_id})
+        self.runs.interrupt_stale()
         self.journal.write("AGENT_STARTED", {"pid": os.getpid(), "section_version": self.section_version})
 
     def tick(self) -> None:
@@ -111,15 +129,29 @@ class Agent:
             # A self-cost run's OFF window: everything but the progress source rests.
             self.hub.poll("tick")
             self.jobs.tick(now_s)
+            self.ticked_s = now_s
             self.pulse()
             return
-        self.observer.refresh(now_s, self.jobs.registered_pids())
+        self.observer.refresh(now_s, self.fleet_pids())
         self.hub.poll("tick")
         self.meter.sample(now_s, {a.attempt_id: self.jobs.tree(a.attempt_id) for a in self.jobs.attempts()})
         if active is not None and active.part == "grant" and active.spec.feed is not None:
             self.feed(active)
         self.evaluate("tick")
         self.jobs.tick(now_s)
+        self.ticked_s = now_s
+        self.pulse()
+
+    def step_jobs(self) -> None:
+        """Between ticks: graces, confirmations and ends of attempts. Only while the ticks themselves succeed: the bytes that
+        keep launchers from holding their runners must not go on when nobody judges any more.
+        """
+        if monotonic_s() - self.ticked_s > 2 * TICK_S:
+            return
+        before = [attempt.attempt_id for attempt in self.jobs.attempts()]
+        self.jobs.tick(monotonic_s())
+        if before != [attempt.attempt_id for attempt in self.jobs.attempts()]:
+            self.evaluate("event")
         self.pulse()
 
     def on_source_event(self) -> None:
@@ -180,34 +212,47 @@ class Agent:
 
     def _admit(self) -> None:
         """Start what may start, oldest first; keep for the rest why it waits."""
-        self.waiting_why = {}
         taken = len(self.jobs.attempts())
         for job in self.jobs.waiting():
-            why = list(self._module_reasons(job.module))
-            module = self.modules.get(job.module)
-            if not why and module is not None:
-                unit = Unit("", job.job_id, module.module, job.stage, self.is_device(module.gpu_use),
-                            "cooperative_throttle" in module.capabilities, job.feed_of)  # fmt: skip
-                why += admission(unit, self.view)
-                if not why and taken >= self.slots:
-                    why.append(Reason("JOB_WAITING", f"all {self.slots} slots of the node are taken", "wait"))
-                if not why:
-                    others = [self.unit(attempt) for attempt in self.jobs.attempts()]
-                    share = duties([*others, unit], self.view).get("")
-                    self.jobs.start(job.job_id, duty=share)
-                    taken += 1
+            why = self._why_waiting(job, taken)
             if why:
-                self.waiting_why[job.job_id] = tuple(why)
+                first = why[0]
+                self.jobs.note_waiting(job.job, first.code, "; ".join(reason.why for reason in why), first.remedy or None)
+                continue
+            unit = self.unit_of_job(job)
+            others = [self.unit(attempt) for attempt in self.jobs.attempts()]
+            try:
+                self.jobs.start(job.job, duty=duties([*others, unit], self.view).get(unit.attempt))
+                taken += 1
+            except Refused as refused:
+                self.jobs.note_waiting(job.job, refused.code, refused.why, refused.remedy)
 
-    def _module_reasons(self, name: str) -> list[Reason]:
-        ready, why = self.modules.ready(name)
-        return [] if ready else [Reason("MODULE_NOT_READY", why, f"cotenant module doctor {name}")]
+    def _why_waiting(self, job: Job, taken: int) -> list[Reason]:
+        ready, why = self.modules.ready(job.module)
+        if not ready:
+            return [Reason("MODULE_NOT_READY", why, f"cotenant module doctor {job.short}")]
+        found = list(admission(self.unit_of_job(job), self.view))
+        if not found and taken >= self.slots:
+            found.append(Reason("JOB_WAITING", f"all {self.slots} slots of the node are taken"))
+        return found
+
+    def prepare_modules(self) -> None:
+        """Add the bundles that come with the product. Blocks for as long as their doctors take: call it in a thread."""
+        for name in self.modules.pending():
+            try:
+                self.modules.prepare(name)
+            except Refused as refused:
+                log.warning("module %s: %s", name, refused.why)
 
     def begin_shutdown(self) -> None:
         """Nothing is admitted any more; the run's block is cut; every attempt is stopped within its grace and requeued."""
         if self.runs.active is not None:
             self.runs.active.ending = "cut"
         self.jobs.shutdown(monotonic_s())
+
+    def fleet_pids(self) -> set[int]:
+        """Processes of the spawn registry: they match no rule, ever."""
+        return {who.pid for attempt in self.jobs.attempts() for who in self.jobs.tree(attempt.attempt_id)}
 
     # -- what units are ---------------------------------------------------------------------------------------------
 
@@ -221,10 +266,20 @@ class Agent:
             attempt.job_id,
             attempt.module,
             attempt.stage,
-            self.is_device(attempt.gpu_use),
+            self._device_work(attempt.module),
             "cooperative_throttle" in attempt.capabilities,
             attempt.feed_of,
         )
+
+    def unit_of_job(self, job: Job) -> Unit:
+        module = self.modules.get(job.module)
+        throttles = module is not None and module.manifest is not None and "cooperative_throttle" in module.manifest.capabilities
+        return Unit("", job.job, job.module, job.stage, self._device_work(job.module), throttles, job.feed_of)
+
+    def _device_work(self, module: str) -> bool:
+        """Work of a module that is gone or broken counts as device work: the stricter of the two."""
+        found = self.modules.get(module)
+        return found is None or found.manifest is None or self.is_device(found.manifest.runner.gpu.use)
 
     def tested(self, run: ActiveRun) -> list[Attempt]:
         view = run.view()
@@ -261,12 +316,8 @@ class Agent:
     def why_not_running(self, run: ActiveRun) -> str:
         view = run.view()
         for job in self.jobs.waiting():
-            module = self.modules.get(job.module)
-            reasons = self.waiting_why.get(job.job_id)
-            if reasons and module is not None:
-                unit = Unit("", job.job_id, module.module, job.stage, self.is_device(module.gpu_use), True, job.feed_of)
-                if view.tests(unit):
-                    return "; ".join(reason.why for reason in reasons)
+            if view.tests(self.unit_of_job(job)):
+                return job.reason or "it waits"
         return "none of it is queued" if not self.tested(run) else "it has not written its first phase"
 
     def stop_tested_work(self, run: ActiveRun, why: str) -> None:
@@ -280,7 +331,7 @@ class Agent:
             self.evaluate("tick")
             return
         if not any(job.feed_of == run.run for job in self.jobs.waiting()):
-            module, stage, payload = self.modules.feed(str(run.spec.feed))
+            module, stage, payload = feed_payload(self.modules, str(run.spec.feed))
             self.jobs.submit(module, stage, payload, feed_of=run.run)
         self.evaluate("tick")
 
@@ -290,22 +341,29 @@ class Agent:
                 self.jobs.stop(attempt.attempt_id, "the run it fed has ended", requeue=False, fault=False)
         for job in self.jobs.waiting():
             if job.feed_of == run:
-                self.jobs.cancel(job.job_id)
+                self.jobs.cancel(job.job)
 
     def work_ran_s(self, run: ActiveRun, begin_s: float, end_s: float) -> float:
-        return self.jobs.ran_between(lambda a: run.view().tests(self.unit(a)), begin_s, end_s)
+        """Seconds of the stretch in which some unit under test ran; two at once count once."""
+        view, spans = run.view(), []
+        for attempt in [*self.jobs.attempts(), *self.jobs.ended_since(begin_s)]:
+            begun = attempt.first_phase_mono_s
+            if begun is not None and view.tests(self.unit(attempt)):
+                spans += [(max(start, begun), end_s if end is None else end) for start, end in attempt.transitions]
+        return covered_s(spans, begin_s, end_s)
 
-    def busy_totals(self, run: ActiveRun) -> dict[str, float | str]:
-        """Metered seconds so far of each unit under test, by attempt; a string says why one cannot be read."""
-        trees = {a.attempt_id: self.jobs.tree(a.attempt_id) for a in self.tested(run)}
-        for attempt in self.tested(run):
-            self._tested_ended[attempt.attempt_id] = TestedFacts(
-                attempt.module, attempt.stage, attempt.cores, attempt.duty
-            )
-        return self.meter.totals(monotonic_s(), trees)
-
-    def tested_facts(self, run: ActiveRun) -> dict[str, TestedFacts]:
-        return dict(self._tested_ended)
+    def busy_totals(self, run: ActiveRun, since_s: float | None = None) -> dict[str, TestedUnit]:
+        """Metered seconds so far of each unit under test, by attempt; ``since_s``: also of those that ended since."""
+        tested = self.tested(run)
+        totals = self.meter.totals(monotonic_s(), {a.attempt_id: self.jobs.tree(a.attempt_id) for a in tested})
+        found = {a.attempt_id: TestedUnit.of(a, totals[a.attempt_id]) for a in tested}
+        if since_s is not None:
+            view = run.view()
+            for attempt in self.jobs.ended_since(since_s):
+                if view.tests(self.unit(attempt)):
+                    busy: float | Unreadable = Unreadable("it ended unseen") if attempt.cpu_s is None else attempt.cpu_s
+                    found[attempt.attempt_id] = TestedUnit.of(attempt, busy)
+        return found
 
     # -- pulses -----------------------------------------------------------------------------------------------------
 
@@ -323,9 +381,3 @@ class Agent:
         except TimeoutError:
             pass
 
-    def wait_reason(self, job_id: int) -> tuple[Reason, ...]:
-        return self.waiting_why.get(job_id, ())
-
-
-Done = Callable[[ActiveRun], bool]
-_ = (Any, log)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from policies.certificate import Fingerprint, differences
 from policies.sources.timed import TimedCheck, check_timed
 
+from nodes.feeds import feed_payload
 from nodes.fingerprint import program_files, read_fingerprint
 from policies.harness.attempts import attempts_before
 from policies.harness.spec import RunSpec
@@ -146,18 +147,19 @@ class Planner:
             return []
         agent = self.agent
         if spec.feed is not None:
-            agent.modules.feed(spec.feed)  # refuses a feed that cannot be
+            feed_payload(agent.modules, spec.feed)  # refuses a feed that cannot be
         selector = WorkSelector(spec.feed if spec.feed is not None else spec.work)
-        found = []
+        found: list[dict[str, Any]] = []
         for module in agent.modules.list():
-            if module.state != "ready":
+            if module.state != "ready" or module.manifest is None:
                 continue
+            gpu_use = module.manifest.runner.gpu.use
             for stage in module.stages:
-                if not selector.selects(module.module, stage, device=agent.is_device(module.gpu_use)):
+                if not selector.selects(module.module, stage, device=agent.is_device(gpu_use)):
                     continue
                 jobs = [
                     j
-                    for j in agent.jobs.list(limit=1000)
+                    for j in agent.jobs.registry.jobs(limit=1000)
                     if j.module == module.module and j.stage == stage and j.feed_of is None
                 ]
                 found.append(
@@ -167,7 +169,7 @@ class Planner:
                         "version": module.version,
                         "digest": module.digest,
                         "stage": stage,
-                        "gpu_use": module.gpu_use,
+                        "gpu_use": gpu_use,
                         "capabilities": sorted(module.capabilities),
                         "queued": sum(j.state == "waiting" for j in jobs),
                         "running": sum(j.state not in ("waiting", "ended") for j in jobs),
@@ -247,7 +249,7 @@ class Planner:
     async def facts(self, spec: RunSpec, old: dict[str, Any] | None) -> dict[str, Any]:
         agent = self.agent
         rule = self._rule(spec)
-        agent.observer.refresh(agent.now_s(), agent.jobs.registered_pids())
+        agent.observer.refresh(agent.now_s(), agent.fleet_pids())
         fingerprint = await self.fingerprint(spec.rule)
         view = agent.hub.progress(spec.rule)
         timed = self.timed(spec)
@@ -301,7 +303,7 @@ class Planner:
                 "held": [],
             }
         agent = self.agent
-        agent.observer.refresh(agent.now_s(), agent.jobs.registered_pids())
+        agent.observer.refresh(agent.now_s(), agent.fleet_pids())
         matches = agent.observer.matches(section)
         active = {m["rule"] for m in matches if m["processes"] or m["unreadable"]}
         pausing = [r for r in section.rules if r.id in active and (r.pause_fleet or r.evict or r.protect)]

@@ -8,9 +8,10 @@ section, program, work and agent.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from nodes.clock import monotonic_s, utc_iso
+from nodes.clock import monotonic_s, utc_iso, utc_now
 from nodes.identity import ProcessId, liveness
 from nodes.journal import Journal
 from policies.harness.rows import BlockRow, Order
@@ -21,6 +22,8 @@ from policies.work import WorkSelector
 
 __all__ = ["ENDINGS", "ActiveRun", "Now", "Runs"]
 
+# An open run may be resumed after a crash or a reboot; after this long without a driver nobody will.
+STALE_AFTER = timedelta(hours=24)
 ENDINGS = (
     "no slowdown shown",
     "slowdown",
@@ -112,10 +115,11 @@ class Runs:
         old = self.journal.run(run)
         if old is None:
             self.journal.put_run(run, {**facts, "run": run, "spec": spec.model_dump(), "state": "open", "ending": None,
-                                       "reason": None, "started_at": utc_iso(), "ended_at": None, "looks": [],
+                                       "reason": None, "started_at": utc_iso(), "driven_at": utc_iso(), "ended_at": None, "looks": [],
                                        "reference": None, "verdict": None, "certificate": None})  # fmt: skip
         else:
             self._check_same(old, spec, facts)
+            self.change(run, driven_at=utc_iso())
         self.active = ActiveRun(run, spec, holder)
         where = {"run": run, "rule": spec.rule, "work": spec.work, "duty": spec.duty, "holder": holder.as_dict()}
         self.journal.write("RUN_RESUMED" if old else "RUN_STARTED", where)
@@ -167,6 +171,17 @@ class Runs:
         self.journal.write("RUN_RELEASED", {"run": active.run})
         return active
 
+    def interrupt_stale(self) -> list[str]:
+        """End runs as interrupted that nobody has driven for a day: their flow will not come back."""
+        ended = []
+        for record in self.journal.runs():
+            driven = self.active is not None and self.active.run == record["run"]
+            age = utc_now() - datetime.fromisoformat(record["driven_at"])
+            if record["state"] == "open" and not driven and age > STALE_AFTER:
+                self.end(record["run"], "interrupted", "no process has driven it for a day", None)
+                ended.append(record["run"])
+        return ended
+
     # -- the record -------------------------------------------------------------------------------------------------
 
     def record(self, run: str) -> dict[str, Any]:
@@ -190,7 +205,7 @@ class Runs:
 
     def note_started(self, run: str, number: int, order: Order) -> None:
         """Written before a block begins, so that a cut one keeps its number and its coin is never tossed again."""
-        self.change(run, begun={"number": number, "order": order})
+        self.change(run, begun={"number": number, "order": order}, driven_at=utc_iso())
 
     def next_number(self, run: str) -> int:
         return max((row.number for row in self.blocks(run)), default=0) + 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -13,6 +14,7 @@ from nodes.agent.measure import Measurer
 from nodes.agent.plan import Planner
 from nodes.clock import monotonic_s
 from nodes.identity import ProcessId, boot_id, liveness, own_id
+from nodes.jobs import Job
 from nodes.rpc import Peer, Verb
 from policies.harness.rows import Order
 from policies.harness.spec import RunSpec
@@ -92,7 +94,7 @@ class Verbs:
             "duty_device": node.duty_device,
             "rules": agent.observer.describe(),
             "sources": agent.hub.describe(),
-            "jobs": [self._job(job) for job in agent.jobs.list(limit=50) if job.state != "ended"],
+            "jobs": [job for job in self.job_list(limit=200) if job["state"] != "ended"],
             "run": self.run_status(),
             "memory": agent.observer.describe_memory(),
             "journal": {"last_seq": agent.journal.last_seq(), "lost": agent.journal.lost},
@@ -155,10 +157,11 @@ class Verbs:
         return [module.as_dict() for module in self.agent.modules.list()]
 
     async def module_add(self, path: str) -> dict[str, Any]:
-        state = await asyncio.to_thread(self.agent.modules.add, path)
-        self.agent.journal.write("MODULE_ADDED", {"module": state.module, "digest": state.digest, "state": state.state})
+        state = await asyncio.to_thread(self.agent.modules.add, Path(path))
+        found = state.as_dict()
+        self.agent.journal.write("MODULE_ADDED", {key: found[key] for key in ("module", "digest", "state", "why")})
         self.agent.evaluate("tick")
-        return state.as_dict()
+        return found
 
     async def module_doctor(self, module: str) -> dict[str, Any]:
         report = await asyncio.to_thread(self.agent.modules.doctor, module)
@@ -169,36 +172,24 @@ class Verbs:
         self, module: str, stage: str | None = None, payload: Any = None, timeout_s: float | None = None
     ) -> dict[str, Any]:
         job = self.agent.jobs.submit(module, stage, payload if payload is not None else {}, timeout_s=timeout_s)
-        self.agent.evaluate("tick")
-        return self._job(self.agent.jobs.get(job.job_id))
+        self.agent.evaluate("event")
+        return self._job(self.agent.jobs.job(job.job))
 
-    def _job(self, job: Any) -> dict[str, Any]:
-        why = self.agent.wait_reason(job.job_id)
-        attempt = next((a for a in self.agent.jobs.attempts() if a.job_id == job.job_id), None)
-        words: dict[str, Any] = job.as_dict()
-        if why:
-            words |= {"code": why[0].code, "reason": "; ".join(r.why for r in why), "remedy": why[0].remedy}
-        if attempt is not None:
-            words |= {
-                "state": attempt.state if attempt.state != "starting" else "running",
-                "attempt": attempt.attempt_id,
-                "duty": attempt.duty,
-                "share": self.agent.meter.last_share(attempt.attempt_id, attempt.cores),
-                "reason": attempt.hold_reason or words.get("reason"),
-            }
-        return words
+    def _job(self, job: Job) -> dict[str, Any]:
+        record = self.agent.jobs.record(job)
+        live = next((a for a in self.agent.jobs.attempts() if a.job_id == job.job), None)
+        share = None if live is None else self.agent.meter.last_share(live.attempt_id, live.cores)
+        return record | {"share": share}
 
     def job_list(self, state: str | None = None, limit: int = 100) -> list[dict[str, Any]]:
-        jobs = [self._job(job) for job in self.agent.jobs.list(limit=limit)]
+        jobs = [self._job(job) for job in self.agent.jobs.registry.jobs(limit=limit)]
         return [job for job in jobs if state is None or job["state"] == state]
 
     def job_show(self, job: int) -> dict[str, Any]:
-        found = self.agent.jobs.get(job)
-        return self._job(found) | self.agent.jobs.details(job)
+        return self.agent.jobs.show(job) | self._job(self.agent.jobs.job(job))
 
     def job_cancel(self, job: int) -> dict[str, Any]:
-        self.agent.jobs.cancel(job)
-        return self._job(self.agent.jobs.get(job))
+        return self._job(self.agent.jobs.cancel(job))
 
     # -- harness runs -----------------------------------------------------------------------------------------------
 

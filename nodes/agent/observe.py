@@ -1,0 +1,277 @@
+"""What the agent sees of the protected programs and the machine, made into the views that the pure judgements take."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from nodes.clock import monotonic_s
+from nodes.identity import ProcessId
+from nodes.journal import Journal
+from nodes.memory import MemoryReading, read_memory
+from nodes.power import power_source
+from nodes.processes import ProcessTable
+from nodes.sources.hub import SourceHub
+from policies.memory_guard import MemoryGuardState, MemoryInputs, step_memory
+from policies.rules import Group, ProcInfo, RuleEvent, RuleState, expand_home, groups, start_rule, step_rule
+from policies.section import Rule, Section, timing
+from policies.units import NodeView, PhaseView, RuleView, RunView
+
+__all__ = ["Observer"]
+
+# A program uses the CPU as a device above this many cores (``protection.md``).
+DEVICE_USE_CORES = 0.05
+# A program that paused between steps still counts as using the device for this long.
+DEVICE_USE_KEPT_S = 60.0
+
+
+@dataclass(slots=True)
+class _Use:
+    """Whether a rule's program uses the duty device, from its CPU time between two readings."""
+
+    at_s: float | None = None
+    cpu_s: float | None = None
+    members: frozenset[tuple[int, int | None]] = frozenset()
+    used_at_s: float | None = None
+    known: bool = False
+
+
+class Observer:
+    """Refreshed once a tick; every judgement of that tick sees the same instant."""
+
+    def __init__(self, journal: Journal, hub: SourceHub) -> None:
+        self.journal = journal
+        self.hub = hub
+        self.table = ProcessTable()
+        self.power = power_source()
+        self.memory = MemoryReading(None, None, None)
+        self.memory_level: str = "unknown"
+        self._guard = MemoryGuardState()
+        self._groups: dict[str, Group] = {}
+        self._states: dict[str, RuleState] = {}
+        self._use: dict[str, _Use] = {}
+        self._phases: dict[tuple[str, int], bool] = {}
+        self._sources_ok: dict[str, bool] = {}
+        self._victim_wanted = False
+        self._home = str(Path.home())
+        self._section = Section()
+        self._rules: tuple[Rule, ...] = ()
+
+    def configure(self, section: Section) -> None:
+        """A new section: rules that stay keep their timing; the rest starts anew, protected at once where it runs."""
+        kept = {rule.id for rule in section.rules}
+        self._section = section
+        self._rules = tuple(rule.model_copy(update={"match": expand_home(rule.match, self._home)}) for rule in section.rules)
+        for table in (self._states, self._use, self._groups, self._sources_ok):
+            for name in [name for name in table if name not in kept]:
+                del table[name]  # type: ignore[attr-defined]
+        self._phases.clear()
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def refresh(self, now_s: float, fleet_pids: Collection[int]) -> None:
+        """Read processes, memory and power; step every rule's timing."""
+        self.table.refresh(now_s)
+        snapshot = tuple(self.table.snapshot().values())
+        self._groups = groups(self._rules, snapshot, {*fleet_pids, os.getpid()})
+        for rule in self._rules:
+            self._step_rule(rule, self._groups[rule.id], now_s)
+            self._read_use(rule, self._groups[rule.id], now_s)
+            self._say_source(rule)
+        self.power = power_source()
+        self._read_memory(now_s)
+
+    def _step_rule(self, rule: Rule, found: Group, now_s: float) -> None:
+        state = self._states.get(rule.id)
+        events: Sequence[RuleEvent]
+        if state is None:
+            state, events = start_rule(found.present, now_s)
+        else:
+            times = timing(rule, self._section.node.defaults)
+            state, events = step_rule(state, found.present, now_s, times.enter_for_s, times.exit_after_s, times.cooldown)
+        self._states[rule.id] = state
+        for event in events:
+            if not rule.ignore:
+                self.journal.write(event.code, {"rule": rule.id, "pids": [p.pid for p in found.roots], "wait_s": event.wait_s})
+
+    def _read_use(self, rule: Rule, found: Group, now_s: float) -> None:
+        """With the CPU as duty device: more than 5 % of a core. A GPU's use is not metered, so it stays unknown."""
+        use = self._use.setdefault(rule.id, _Use())
+        if self._section.node.duty_device != "cpu":
+            use.known = False
+            return
+        members = frozenset((p.pid, p.start_ticks) for p in found.holding)
+        cpu_s = self.table.cpu_seconds([p.pid for p in found.holding])
+        same = use.at_s is not None and use.cpu_s is not None and cpu_s is not None and members == use.members
+        if same and use.at_s is not None and use.cpu_s is not None and cpu_s is not None and now_s - use.at_s >= 0.5:
+            use.known = True
+            if (cpu_s - use.cpu_s) / (now_s - use.at_s) > DEVICE_USE_CORES:
+                use.used_at_s = now_s
+        elif not same:
+            use.known = False
+        if not same or now_s - (use.at_s or now_s) >= 0.5 or use.at_s is None:
+            use.at_s, use.cpu_s, use.members = now_s, cpu_s, members
+
+    def _say_source(self, rule: Rule) -> None:
+        if rule.protect is None or rule.protect.source is None:
+            return
+        view = self.hub.progress(rule.id)
+        if self._sources_ok.get(rule.id) != view.readable:
+            self._sources_ok[rule.id] = view.readable
+            code = "PROTECTION_SOURCE_OK" if view.readable else view.code or "PROTECTION_SOURCE_UNREADABLE"
+            self.journal.write(code, {"rule": rule.id, "path": str(view.path), "why": view.why})
+
+    def _read_memory(self, now_s: float) -> None:
+        self.memory = read_memory()
+        inputs = MemoryInputs(self.memory.total_bytes, self.memory.available_bytes, self.memory.swap_used_bytes)
+        self._guard, result = step_memory(self._guard, inputs, self._section.node.memory, now_s)
+        self.memory_level = result.level
+        self._victim_wanted = result.evict
+        for code, data in result.entries:
+            self.journal.write(code, data)
+
+    # -- views ------------------------------------------------------------------------------------------------------
+
+    def node_view(self, section: Section, how: Literal["tick", "event", "poll"], now_s: float, run: RunView | None) -> NodeView:
+        """The node at this instant. Between ticks only phases of ``immediate`` rules are looked at anew."""
+        rules = []
+        for rule in section.rules:
+            if rule.ignore:
+                continue
+            state = self._states.get(rule.id)
+            rules.append(
+                RuleView(
+                    id=rule.id,
+                    # A rule that was never judged counts as holding.
+                    active=state is None or state.active,
+                    holding=state is None or state.holds,
+                    uses_device=self._uses_device(rule.id, now_s),
+                    protects_progress=rule.protect is not None,
+                    pause=rule.pause_fleet.scope if rule.pause_fleet else None,
+                    evict=rule.evict.scope if rule.evict else None,
+                    phases=self._phase_views(rule, how),
+                )
+            )
+        node = section.node
+        return NodeView(
+            mode=node.mode,
+            pause=node.pause,
+            gpu_jobs=node.gpu_jobs,
+            duty_device=node.duty_device,
+            rules=tuple(rules),
+            run=run,
+            admits=self.memory_level == "clear",
+            admits_why=f"memory is {self.memory_level}" if self.memory_level != "unknown" else "free memory cannot be read",
+        )
+
+    def _uses_device(self, rule: str, now_s: float) -> bool | None:
+        use = self._use.get(rule)
+        if use is None or not use.known:
+            # What was seen lately stays true while the reading is renewed (a child that came or went).
+            lately = use is not None and use.used_at_s is not None and now_s - use.used_at_s <= DEVICE_USE_KEPT_S
+            return True if lately else None
+        return use.used_at_s is not None and now_s - use.used_at_s <= DEVICE_USE_KEPT_S
+
+    def _phase_views(self, rule: Rule, how: str) -> tuple[PhaseView, ...]:
+        found = []
+        for index, during in enumerate(rule.during):
+            if during.pause_fleet is None:
+                continue
+            phase = self.hub.phase(rule.id, index)
+            key = (rule.id, index)
+            on = phase.state != "off" and phase.state != "soon"
+            if how == "tick" or rule.immediate or key not in self._phases:
+                if self._phases.get(key, False) != on:
+                    self.journal.write(
+                        "PROTECTION_PHASE_ON" if on else "PROTECTION_PHASE_OFF",
+                        {"rule": rule.id, "phase": index, "how": how, "readable": phase.readable, "why": phase.why},
+                    )
+                self._phases[key] = on
+            found.append(PhaseView(index, self._phases[key], during.pause_fleet.scope, phase.readable))
+        return tuple(found)
+
+    # -- for a run --------------------------------------------------------------------------------------------------
+
+    def program(self, rule: str) -> frozenset[tuple[int, int]]:
+        found = self._groups.get(rule)
+        return frozenset((p.pid, p.start_ticks or 0) for p in found.roots) if found else frozenset()
+
+    def phases_on(self, rule: str) -> tuple[str, ...]:
+        """Phases of the rule that pause fleet work now. Read here and now, not at the last tick."""
+        wanted = self._section.rule(rule)
+        names = []
+        for index, during in enumerate(wanted.during if wanted else ()):
+            phase = self.hub.phase(rule, index)
+            if during.pause_fleet is not None and phase.state not in ("off", "soon"):
+                names.append(f"phase {index + 1} of rule {rule}" + ("" if phase.readable else " (unreadable)"))
+        return tuple(names)
+
+    def processes(self, rule: str) -> list[dict[str, Any]]:
+        """The program's own processes, for people and for the fingerprint."""
+        found = self._groups.get(rule)
+        return [self._words(p) for p in found.roots] if found else []
+
+    @staticmethod
+    def _words(proc: ProcInfo) -> dict[str, Any]:
+        return {"pid": proc.pid, "start_ticks": proc.start_ticks, "name": proc.name, "exe": proc.exe, "argv": list(proc.argv or ())}
+
+    def matches(self, section: Section) -> list[dict[str, Any]]:
+        """For ``preview``: what each rule of a section would match now."""
+        rules = [rule.model_copy(update={"match": expand_home(rule.match, self._home)}) for rule in section.rules]
+        found = groups(rules, tuple(self.table.snapshot().values()), {os.getpid()})
+        return [
+            {
+                "rule": name,
+                "processes": [self._words(p) for p in group.roots],
+                "members": len(group.members),
+                "unreadable": [self._words(p) for p in group.unreadable],
+            }
+            for name, group in found.items()
+        ]
+
+    def memory_victim(self, trees: Mapping[str, Sequence[ProcessId]]) -> str | None:
+        """The attempt with the largest footprint, when the guard wants one evicted."""
+        if not self._victim_wanted or not trees:
+            return None
+        sizes = {attempt: sum(_rss_bytes(p.pid) for p in tree) for attempt, tree in trees.items()}
+        return max(sizes, key=lambda attempt: (sizes[attempt], attempt))
+
+    # -- for people -------------------------------------------------------------------------------------------------
+
+    def describe(self) -> list[dict[str, Any]]:
+        now_s = monotonic_s()
+        return [
+            {
+                "id": rule.id,
+                "active": state.active,
+                "holds": state.holds,
+                "resumes_in_s": None if state.resume_at_s is None else max(0.0, state.resume_at_s - now_s),
+                "processes": self.processes(rule.id),
+                "unreadable": len(self._groups[rule.id].unreadable),
+                "uses_device": self._uses_device(rule.id, now_s),
+            }
+            for rule in self._rules
+            if (state := self._states.get(rule.id)) is not None and rule.id in self._groups
+        ]
+
+    def describe_memory(self) -> dict[str, Any]:
+        return {
+            "level": self.memory_level,
+            "total_bytes": self.memory.total_bytes,
+            "available_bytes": self.memory.available_bytes,
+            "swap_used_bytes": self.memory.swap_used_bytes,
+        }
+
+
+def _rss_bytes(pid: int) -> int:
+    try:
+        fields = Path(f"/proc/{pid}/statm").read_text().split()
+        return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+_ = replace
