@@ -52,17 +52,17 @@ _settings = threading.RLock()
 # --- what others call ---------------------------------------------------------------------------------------------
 
 
-def interval_svg(report: Report, *, narrow: bool = False) -> str:
+def interval_svg(report: Report, *, narrow: bool = False, prefix: str = "") -> ET.Element:
     """R with its interval against the margin, a row a look; the last row is the one that stands."""
     rows = [(f"{look.n} blocks", look) for look in _thinned(report.result.looks)]
     with _style():
         figure = _figure(narrow, 1.05 + 0.36 * len(rows))
         _draw_intervals(figure.add_subplot(), rows, report, strong={len(rows) - 1})
         description = "; ".join(f"after {name}: {_numbers(look, report.result.places)}" for name, look in rows)
-        return _svg(figure, "interval", narrow, "R with its interval against the margin", description)
+        return _svg(figure, prefix + "interval", narrow, "R with its interval against the margin", description)
 
 
-def blocks_svg(report: Report, *, narrow: bool = False) -> str:
+def blocks_svg(report: Report, *, narrow: bool = False, prefix: str = "") -> ET.Element:
     """Each block's OFF and ON rate side by side, in the order in which they ran."""
     with _style():
         per_panel = PER_PANEL_NARROW if narrow else PER_PANEL_WIDE
@@ -75,10 +75,10 @@ def blocks_svg(report: Report, *, narrow: bool = False) -> str:
             f"{len(report.blocks)} blocks, {counted} of them counted; a point for the {off} and the {on} window of each. "
             "The table below the picture has the same rates as numbers."
         )
-        return _svg(figure, "blocks", narrow, f"Rate of each block, {off} and {on} side by side", description)
+        return _svg(figure, prefix + "blocks", narrow, f"Rate of each block, {off} and {on} side by side", description)
 
 
-def compare_svg(reports: Sequence[Report], labels: Sequence[str], *, narrow: bool = False) -> str:
+def compare_svg(reports: Sequence[Report], labels: Sequence[str], *, narrow: bool = False) -> ET.Element:
     """The results of several runs on one axis."""
     rows = [
         (label, Look(r.result.n, r.result.verdict, r.result.R, r.result.lo, r.result.hi))
@@ -346,14 +346,15 @@ def _figure(narrow: bool, height_in: float) -> Canvas:
     return Canvas(figsize=(NARROW_IN if narrow else WIDE_IN, height_in), layout="constrained")
 
 
-def _svg(figure: Canvas, name: str, narrow: bool, title: str, description: str) -> str:
+def _svg(figure: Canvas, name: str, narrow: bool, title: str, description: str) -> ET.Element:
     """The figure as an SVG element to stand inline in a page: no prolog, no metadata, ids of its own, named for readers."""
     raw = io.StringIO()
     figure.savefig(raw, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     root = ET.fromstring(raw.getvalue())
     prefix = f"{name}-{'n' if narrow else 'w'}-"
     for parent in list(root.iter()):
-        for child in [c for c in parent if c.tag == f"{{{SVG}}}metadata"]:
+        # matplotlib's style sheet would reach the whole page; what it says stands in the page's own
+        for child in [c for c in parent if c.tag in (f"{{{SVG}}}metadata", f"{{{SVG}}}style")]:
             parent.remove(child)
     for element in root.iter():
         element.tag = element.tag.removeprefix(f"{{{SVG}}}")
@@ -373,7 +374,7 @@ def _svg(figure: Canvas, name: str, narrow: bool, title: str, description: str) 
         label = ET.Element(tag, {"id": prefix + tag})
         label.text = text
         root.insert(at, label)
-    return ET.tostring(root, encoding="unicode")
+    return root
 
 
 def _themed(value: str, prefix: str) -> str:

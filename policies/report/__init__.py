@@ -1,8 +1,12 @@
-"""The report of a harness run: rows and decision in, one document out, and its text for a terminal (all pure)."""
+"""The report of a harness run: rows and judgement in, one document out, and its text for a terminal (all pure).
 
-from policies.report.build import build, read_record
+``policies.report.build.build`` makes the document; ``tasks.reports.build`` calls it with everything it needs.
+"""
+
+from policies.report.base import Judgement
+from policies.report.build import read_record
 from policies.report.document import Report, as_dict
 from policies.report.sections import Section, Table, sections
 from policies.report.text import render
 
-__all__ = ["Report", "Section", "Table", "as_dict", "build", "read_record", "render", "sections"]
+__all__ = ["Judgement", "Report", "Section", "Table", "as_dict", "read_record", "render", "sections"]

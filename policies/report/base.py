@@ -9,9 +9,25 @@ from typing import Any
 from policies.harness.rows import BlockRow
 from policies.harness.spec import RunSpec
 from policies.harness.verdict import Decision
-from policies.report.document import Result
+from policies.report.document import Check, NullTest, Result
 
-__all__ = ["Base"]
+__all__ = ["Base", "Judgement"]
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What statistics said of the counted blocks; ``tasks.reports.judge`` puts it together.
+
+    ``more`` and ``refusal``: words of ``policies.harness.plan_text``; ``rare_harm``: the share of ON windows in which harm may
+    be unseen; ``null_test``: of an A/A run.
+    """
+
+    decision: Decision
+    checks: tuple[Check, ...] = ()
+    more: str = ""
+    refusal: str | None = None
+    rare_harm: float | None = None
+    null_test: NullTest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +37,14 @@ class Base:
     spec: RunSpec
     record: Mapping[str, Any]
     result: Result
-    decision: Decision
+    judgement: Judgement
     ending: str | None
     rows: tuple[BlockRow, ...]
     counted: tuple[BlockRow, ...]
+
+    @property
+    def decision(self) -> Decision:
+        return self.judgement.decision
 
     @property
     def collapsed(self) -> BlockRow | None:

@@ -15,13 +15,12 @@ from policies.harness.spec import RunSpec
 from policies.harness.verdict import Decision
 from policies.refusal import Refused
 from policies.report import limits, provenance, verdict_words
-from policies.report.base import Base
+from policies.report.base import Base, Judgement
 from policies.report.certified import certificate
 from policies.report.document import (
     SCHEMA,
     Arm,
     Block,
-    Check,
     LeftOut,
     Look,
     Report,
@@ -68,21 +67,18 @@ def _unreadable(record: Mapping[str, Any], why: str) -> Refused:
     )
 
 
-def build(
-    record: Mapping[str, Any], decision: Decision, checks: Sequence[Check] = (), *, more_blocks: str | None = None
-) -> Report:
+def build(record: Mapping[str, Any], judgement: Judgement) -> Report:
     """The report of one run.
 
     Args:
         record: a RunRecord (docs/architecture.md); parts that are missing are reported as not recorded.
-        decision: of all its counted blocks, by ``policies.statistics.decide``.
-        checks: the honesty checks of the counted blocks.
-        more_blocks: words for how many more blocks would decide; None where nothing is to be decided.
+        judgement: of all its counted blocks, by ``tasks.reports.judge``.
 
     Raises:
         Refused: the record cannot be read.
     """
     spec, rows = read_record(record)
+    decision = judgement.decision
     counted = validity.counted(rows)
     numbers = {row.number for row in counted}
     ended = _text(record.get("ended_at"))
@@ -93,7 +89,7 @@ def build(
     ending = _text(record.get("ending"))
     worst = _worst_on(counted)
     tested = _hours_tested(counted)
-    base = Base(spec, record, result, decision, ending, rows, tuple(counted))
+    base = Base(spec, record, result, judgement, ending, rows, tuple(counted))
     certified = certificate(base)
     low, high = limits.more_figures(decision)
     return Report(
@@ -119,13 +115,14 @@ def build(
         dose=dose,
         left_out=left_out,
         left_out_share=share,
-        checks=tuple(checks),
-        more_blocks=more_blocks or "",
+        checks=judgement.checks,
+        null_test=judgement.null_test,
+        more_blocks=verdict_words.more(base),
         more_low=low,
         more_high=high,
         certificate=certified,
         not_covered=limits.not_covered(base, worst, tested, certified),
-        rare_harm=limits.rare_harm(result),
+        rare_harm=limits.rare_harm(base),
         worst_on=worst,
         hours_tested=tested,
         facts=provenance.facts(record, spec),
@@ -141,6 +138,9 @@ def _text(value: Any) -> str | None:
 
 
 def _tone(base: Base) -> Tone:
+    if base.judgement.null_test is not None and base.ending in verdict_words.JUDGED:
+        null = base.judgement.null_test
+        return "good" if null.passed else "harm" if null.holds_1 is False else "open"
     if base.ending in ("slowdown", "harm_suspected"):
         return "harm"
     return "good" if base.ending == "no slowdown shown" else "open"

@@ -21,6 +21,7 @@ __all__ = [
     "Fact",
     "LeftOut",
     "Look",
+    "NullTest",
     "Report",
     "Result",
     "Tone",
@@ -149,6 +150,19 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
+class NullTest:
+    """What an A/A run shows of the method itself. ``passed``: its interval holds 1 and is narrow enough to mean something."""
+
+    says: str
+    passed: bool
+    holds_1: bool | None
+    lo99: Figure
+    hi99: Figure
+    half_width: Figure
+    sees_margin: Figure
+
+
+@dataclass(frozen=True, slots=True)
 class Certificate:
     """The certificate of this run, or why there is none."""
 
@@ -207,6 +221,7 @@ class Report:
     left_out: tuple[LeftOut, ...]
     left_out_share: Figure
     checks: tuple[Check, ...]
+    null_test: NullTest | None
     more_blocks: str
     more_low: Figure
     more_high: Figure
@@ -226,8 +241,8 @@ class Report:
 
     @property
     def arms(self) -> tuple[str, str]:
-        """What the two arms are called, ON first: in a null run both were OFF, in a self run OFF is the agent stopped."""
-        return {"null": ("OFF (A)", "OFF (B)"), "self": ("AGENT ON", "AGENT OFF")}.get(self.kind, ("ON", "OFF"))
+        """What the two arms are called, ON first: in a null run both were OFF, in a self run OFF is the agent at rest."""
+        return {"null": ("OFF B", "OFF A"), "self": ("agent", "at rest")}.get(self.kind, ("ON", "OFF"))
 
 
 def as_dict(part: Any) -> Any:

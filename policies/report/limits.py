@@ -11,19 +11,17 @@ from policies.harness.rows import BlockRow
 from policies.harness.validity import DEATHS, DISTRESS
 from policies.harness.verdict import Decision
 from policies.report.base import Base
-from policies.report.document import Certificate, Result
+from policies.report.document import Certificate
 from policies.report.evidence import Figure, hours, interval, measured, percent, shown, unknown
 from policies.report.words import clean, day, plural
 
 __all__ = ["more_figures", "not_covered", "rare_harm", "speaks_against"]
 
 
-def rare_harm(result: Result) -> Figure:
+def rare_harm(base: Base) -> Figure:
     """The share of ON windows in which harm may have gone unseen: 1 - .05^(1/N) (statistics, section 6)."""
-    n = result.counted
-    if n == 0:
-        return unknown("no block was counted", "1 - .05^(1/N)")
-    return measured(1.0 - 0.05 ** (1.0 / n), f"1 - .05^(1/N) at N = {n} counted blocks")
+    source = f"1 - .05^(1/N) at N = {base.result.counted} counted blocks"
+    return measured(base.judgement.rare_harm, source, otherwise="no block was counted")
 
 
 def not_covered(base: Base, worst: Figure, tested: Figure, certified: Certificate) -> tuple[str, ...]:
@@ -31,7 +29,7 @@ def not_covered(base: Base, worst: Figure, tested: Figure, certified: Certificat
     n = base.result.counted
     items = []
     if n:
-        rare = shown(rare_harm(base.result), lambda v: f"{v * 100:.0f} %")
+        rare = shown(rare_harm(base), lambda v: f"{v * 100:.0f} %")
         items.append(
             f"Rare harm: harm in fewer than {rare} of ON windows may be unseen ({plural(n, 'block')}). "
             f"The worst ON window ran at {shown(worst, percent)} of the OFF window beside it. "

@@ -89,9 +89,7 @@ def _result(report: Report) -> Section:
     if r.lo.value is not None and r.hi.value is not None:
         name, _, valid = r.interval_label.partition(", ")
         facts.append((name, f"{interval(r.lo.value, r.hi.value, r.places)}, {valid}"))
-    facts.append(
-        ("Margin", f"{margin_words(report)}: a pass needs the whole interval at {percent(r.bound, r.places)} or more")
-    )
+    facts.append(("Margin", _margin_fact(report)))
     if r.R.known:
         facts += [
             ("Blocks", f"{r.counted} counted, the estimate is of the first {r.n}"),
@@ -103,6 +101,23 @@ def _result(report: Report) -> Section:
         ]
     else:
         facts.append(("Blocks", f"{r.counted} counted"))
+    null = report.null_test
+    if null is not None and null.lo99.value is not None and null.hi99.value is not None:
+        facts += [
+            (
+                "99 % interval",
+                f"{interval(null.lo99.value, null.hi99.value)} (plain t: the number of blocks was fixed before)",
+            ),
+            ("Half-width", f"{shown(null.half_width, lambda v: percent(v, 2))} of the plain 90 % interval"),
+            (
+                "Sees the margin",
+                shown(
+                    null.sees_margin,
+                    lambda v: f"a bias of {margin_words(report)} with a chance of {v * 100:.0f} %",
+                    why=True,
+                ),
+            ),
+        ]
     caption = (
         f"The dot is R, the bar its {r.interval_label}. The shaded side lies beyond the {margin_words(report)} margin."
         if r.R.known
@@ -141,6 +156,12 @@ def _blocks(report: Report) -> Section:
         caption=caption,
         table=Table(tuple(columns), align, tuple(rows), muted),
     )
+
+
+def _margin_fact(report: Report) -> str:
+    if report.kind == "null":
+        return margin_words(report)
+    return f"{margin_words(report)}: a pass needs the whole interval at {percent(report.result.bound, report.result.places)} or more"
 
 
 def _has_rate(block: Block) -> bool:

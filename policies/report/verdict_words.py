@@ -10,38 +10,38 @@ from collections.abc import Mapping
 
 from policies.harness.validity import harm_suspected
 from policies.report.base import Base
-from policies.report.evidence import hours, interval, percent
+from policies.report.evidence import interval, percent
 from policies.report.words import ENDING_TITLES, clean, plural
 
-__all__ = ["reason", "sentence", "title", "warnings"]
+__all__ = ["JUDGED", "more", "reason", "sentence", "title", "warnings"]
+
+
+JUDGED = ("no slowdown shown", "slowdown", "inconclusive")
 
 
 def title(base: Base) -> str:
     """A few words that can stand over the report alone."""
     if base.ending is None:
         return "Still running"
+    null = base.judgement.null_test
+    if null is not None and base.ending in JUDGED:
+        if null.passed:
+            return "A/A test passed"
+        return "A/A test: off where nothing differs" if null.holds_1 is False else "A/A test: too noisy to tell"
     if base.ending == "slowdown" and (base.collapsed or base.decision.collapse):
         return "Slowdown: the program collapsed while the work ran"
     words = ENDING_TITLES.get(base.ending, base.ending)
-    if base.spec.kind == "null":
-        return f"A/A test: {_null_title(base)}" if base.ending in _JUDGED else f"A/A test: {words.lower()}"
-    if base.spec.kind == "self":
-        return f"Self-cost: {words.lower()}"
-    return words
+    return f"{KINDS[base.spec.kind]}: {words[:1].lower()}{words[1:]}" if base.spec.kind != "ab" else words
 
 
-_JUDGED = ("no slowdown shown", "slowdown", "inconclusive")
-
-
-def _null_title(base: Base) -> str:
-    return {
-        "no slowdown shown": "no difference shown where there is none",
-        "slowdown": "a difference shown where there is none",
-    }.get(base.ending or "", "too noisy to tell")
+KINDS = {"null": "A/A test", "self": "Self-cost"}
 
 
 def sentence(base: Base) -> str:
-    """The verdict in words."""
+    """The verdict in words. Of a judged run with figures at one decimal it reads as ``plan_text.verdict_sentence``."""
+    null = base.judgement.null_test
+    if null is not None and base.ending in JUDGED:
+        return null.says
     teller = {
         "no slowdown shown": _passed,
         "slowdown": _slower,
@@ -62,8 +62,8 @@ def _estimate(base: Base) -> str | None:
         return None
     than = {
         "ab": "its speed without fleet work",
-        "null": "its speed in the other windows",
-        "self": "its speed with the agent stopped",
+        "null": "its speed in the other window",
+        "self": "its speed with the agent at rest",
     }[base.spec.kind]
     bounds = interval(r.lo.value, r.hi.value, r.places)
     return f"{percent(r.R.value, r.places)} of {than} (90 % interval {bounds}, valid at every look)"
@@ -72,7 +72,7 @@ def _estimate(base: Base) -> str | None:
 def _passed(base: Base) -> str:
     estimate = _estimate(base)
     if estimate is None:
-        return "The run was ended as a pass, but its windows give no estimate: see the warnings."
+        return "The run was ended as a pass, but its windows give no estimate: see the note below."
     return f"No slowdown shown: the program ran at {estimate}, within the {base.margin} margin."
 
 
@@ -84,47 +84,30 @@ def _slower(base: Base) -> str:
         )
         return said + (f" At the look before, it ran at {estimate}." if estimate else "")
     if base.decision.collapse:
-        return "The program made no progress at all in an ON window, while it did in the OFF window beside it."
+        return "Slower than OFF: the program made no progress in a whole ON window, while it did in OFF."
     if estimate is None:
-        return "The run was ended as a slowdown, but its windows give no estimate: see the warnings."
+        return "The run was ended as a slowdown, but its windows give no estimate: see the note below."
     return f"Slower than OFF: best estimate {estimate}, beyond the {base.margin} margin."
 
 
 def _inconclusive(base: Base) -> str:
-    estimate = _estimate(base)
+    estimate, more = _estimate(base), base.judgement.more
     if estimate is None:
-        return f"Nothing was decided: {base.result.R.unknown_reason}."
-    return (
-        f"After {plural(base.result.n, 'block')} the program ran at {estimate}. "
-        f"{_why_open(base)} Neither a pass nor a slowdown follows."
-    )
-
-
-def _why_open(base: Base) -> str:
-    r = base.result
-    if r.lo.value is None or r.hi.value is None or r.R.value is None:
-        return ""
-    if r.hi.value >= 1.0:
-        return f"The interval reaches below the {base.margin} margin and up to full speed."
-    if r.R.value >= r.bound:
-        return f"The interval lies below full speed, but the estimate is within the {base.margin} margin."
-    return f"The interval reaches below the {base.margin} margin."
+        return f"Inconclusive: {more or base.result.R.unknown_reason}."
+    to_decide = f" To decide it: {more}." if more else ""
+    return f"Inconclusive: best estimate {estimate}, which does not settle the {base.margin} margin.{to_decide}"
 
 
 def _refused(base: Base) -> str:
-    refusal, spec = base.decision.refusal, base.spec
-    if refusal is None:
-        return f"The run was refused: {clean(base.record.get('reason')) or 'no reason was recorded'}."
-    ways = [f"a margin of {refusal.margin_needed * 100:.1f} %"]
-    if refusal.n_max_needed is not None:
-        ways.append(f"{hours(refusal.n_max_needed * spec.block_s / 3600.0)} ({refusal.n_max_needed} blocks)")
-    return (
-        f"At the first look, after {plural(base.result.n, 'block')}, the blocks differed by {percent(refusal.s)} "
-        "(standard deviation). "
-        f"With that noise a run of at most {plural(spec.n_max, 'block')} cannot reach the {base.margin} margin "
-        "even if the work costs nothing: "
-        f"it would need a noise of {percent(refusal.s_limit)} or less. It would take {' or '.join(ways)}, or a quieter program."
-    )
+    return base.judgement.refusal or "The run was refused, and its windows do not say why: see the note below."
+
+
+def more(base: Base) -> str:
+    """How many more blocks would decide; "" where the run was decided, or was no comparison of work."""
+    words = base.judgement.more
+    if not words or base.spec.kind == "null":
+        return ""
+    return words[:1].upper() + words[1:] + "."
 
 
 def _no_dose(base: Base) -> str:

@@ -42,11 +42,11 @@ def write(rows: Iterable[BlockRow]) -> str:
     table = csv.writer(out, lineterminator="\n")
     table.writerow(COLUMNS)
     for row in rows:
-        windows: list[WindowRow | None] = sorted(
-            (w for w in (row.on, row.off) if w is not None), key=lambda w: w.position
-        )
-        for window in windows or [None]:
+        windows = sorted((w for w in (row.on, row.off) if w is not None), key=lambda w: w.position)
+        for window in windows:
             table.writerow(_cells(row, window))
+        if not windows:
+            table.writerow(_cells(row, None))
     return out.getvalue()
 
 
