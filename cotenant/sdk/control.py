@@ -1,0 +1,250 @@
+"""The control document, from the runner's side: pause, stop and limits. Runner protocol 1.
+
+Standard library only, one file; a module may carry a copy of it.
+
+The agent replaces ``<workdir>/control.json`` and sends SIGUSR1. The document is read when nudged, and only then; it applies only if
+its ``seq`` is newer. Nothing is polled: a pause blocks on the next nudge.
+
+The signal handler only counts and wakes a thread that sleeps in a queue. That thread reads the document and wakes
+whoever waits, so that any thread (and an event loop) may wait, and the handler takes no lock that the interrupted code could hold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+__all__ = ["Control", "Stopped"]
+
+TRANSIENT = 75
+
+
+class Stopped(Exception):
+    """The agent asked the runner to stop. Answer with ``sys.exit(ctl.acknowledge_stop())``."""
+
+
+class Control:
+    """Make it first thing, in the main thread: the handler is installed, then the document is read.
+
+    Args:
+        workdir: the work directory; default ``OARBANK_WORKDIR``, else the current one.
+    """
+
+    def __init__(self, workdir: str | os.PathLike[str] | None = None) -> None:
+        self.workdir = os.fspath(workdir if workdir is not None else os.environ.get("OARBANK_WORKDIR") or os.getcwd())
+        self._path = os.path.join(self.workdir, "control.json")
+        self._news = threading.Condition(threading.Lock())
+        self._read_lock = threading.Lock()
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._listeners: list[Callable[[], None]] = []
+        self._nudges = 0
+        self._nudges_read = -1
+        self._seq = -1
+        self._stop = False
+        self._terminated = False
+        self._pause = False
+        self._threads: int | None = None
+        self._gpu_duty: float | None = None
+        self._reason: str | None = None
+        self._paused_since: float | None = None
+        self._paused_s = 0.0
+        self._waiters = 0
+        if hasattr(signal, "SIGUSR1"):
+            signal.signal(signal.SIGUSR1, self._on_nudge)
+            if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+                signal.signal(signal.SIGTERM, self._on_term)
+        self._refresh()
+        threading.Thread(target=self._listen, name="control", daemon=True).start()
+
+    # -- nudges ---------------------------------------------------------------------------------------------------------
+
+    def _on_nudge(self, _number: int, _frame: FrameType | None) -> None:
+        self._nudges += 1
+        self._wake.put(None)
+
+    def _on_term(self, _number: int, _frame: FrameType | None) -> None:
+        self._terminated = True
+        self._on_nudge(_number, _frame)
+
+    def _listen(self) -> None:
+        while True:
+            self._wake.get()
+            self._refresh()
+            with self._news:
+                self._news.notify_all()
+                listeners = list(self._listeners)
+            for listener in listeners:
+                listener()
+
+    def _refresh(self) -> None:
+        """Read the document if there was a nudge since it was last read."""
+        if self._nudges_read == self._nudges:
+            return
+        with self._read_lock:
+            nudges = self._nudges
+            if nudges == self._nudges_read:
+                return
+            document = self._read()
+            if document is not None:
+                self._apply(document)
+            self._stop = self._stop or self._terminated
+            self._nudges_read = nudges
+
+    def _read(self) -> dict[str, Any] | None:
+        try:
+            with open(self._path, encoding="utf-8") as file:
+                raw = json.load(file)
+        except (OSError, ValueError, RecursionError):
+            return None  # the one in force stays; the next nudge reads again
+        return raw if isinstance(raw, dict) else None
+
+    def _apply(self, document: dict[str, Any]) -> None:
+        seq = document.get("seq")
+        if not isinstance(seq, int) or isinstance(seq, bool) or seq <= self._seq:
+            return
+        self._seq = seq
+        self._stop = self._stop or document.get("stop") is True
+        self._pause = document.get("pause") is True
+        self._threads = _limit(document, "threads", self._threads, lambda value: isinstance(value, int) and value >= 1)
+        self._gpu_duty = _limit(document, "gpu_duty", self._gpu_duty, lambda value: 0.0 <= value <= 1.0)
+        reason = document.get("reason")
+        self._reason = reason if isinstance(reason, str) else None
+
+    # -- what is asked --------------------------------------------------------------------------------------------------
+
+    @property
+    def seq(self) -> int:
+        self._refresh()
+        return self._seq
+
+    @property
+    def stop(self) -> bool:
+        self._refresh()
+        return self._stop
+
+    @property
+    def pause(self) -> bool:
+        self._refresh()
+        return self._pause
+
+    @property
+    def threads(self) -> int | None:
+        """How many threads the runner may use; None: no limit."""
+        self._refresh()
+        return self._threads
+
+    @property
+    def gpu_duty(self) -> float | None:
+        """Share of each second it may keep the device busy, 0..1; None: no limit."""
+        self._refresh()
+        return self._gpu_duty
+
+    @property
+    def reason(self) -> str | None:
+        self._refresh()
+        return self._reason
+
+    @property
+    def paused_s(self) -> float:
+        """Seconds spent held so far: leave them out of any speed reported."""
+        with self._news:
+            open_s = time.monotonic() - self._paused_since if self._paused_since is not None else 0.0
+            return self._paused_s + open_s
+
+    def check(self) -> bool:
+        """Do not wait: raise ``Stopped`` on a stop, else say whether a pause is asked for."""
+        self._refresh()
+        if self._stop:
+            raise Stopped(self._reason or "stop")
+        return self._pause
+
+    def safe_point(self) -> None:
+        """Hold here while a pause is asked for; raise ``Stopped`` on a stop."""
+        while True:
+            seen = self.news
+            if not self.check():
+                return
+            self.wait(seen)
+
+    @property
+    def news(self) -> int:
+        """How often the document was read: take it, look at what is asked, then ``wait(taken)``."""
+        return self._nudges_read
+
+    def wait(self, seen: int, timeout_s: float | None = None) -> bool:
+        """Sleep until a nudge was read since ``seen``, at most ``timeout_s``; False where none was.
+
+        While a pause is in force the time counts as ``paused_s``.
+        """
+        with self._news:
+            # a nudge between the caller's look and this lock must not be slept through
+            if self._nudges_read != seen or self._nudges != self._nudges_read:
+                return True
+            if not self._pause:
+                return self._news.wait(timeout_s)
+            self._hold_begins()
+            try:
+                return self._news.wait(timeout_s)
+            finally:
+                self._hold_ends()
+
+    def _hold_begins(self) -> None:
+        self._waiters += 1
+        if self._paused_since is None:
+            self._paused_since = time.monotonic()
+
+    def _hold_ends(self) -> None:
+        self._waiters -= 1
+        if self._waiters == 0 and self._paused_since is not None:
+            self._paused_s += time.monotonic() - self._paused_since
+            self._paused_since = None
+
+    def listen(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Have ``callback`` called (in another thread) after each nudge was read; what is returned ends that."""
+        with self._news:
+            self._listeners.append(callback)
+
+        def end() -> None:
+            with self._news, contextlib.suppress(ValueError):
+                self._listeners.remove(callback)
+
+        return end
+
+    # -- what is told ---------------------------------------------------------------------------------------------------
+
+    def phase(self, name: str) -> None:
+        """Name what the runner does now, in one line."""
+        self._replace("phase", " ".join(name.split()) + "\n")
+
+    def acknowledge_stop(self, reason: str | None = None) -> int:
+        """Write ``failure.json`` for a stop that was asked for; returns the exit code to leave with (75)."""
+        short = os.environ.get("OARBANK_MODULE", "module")
+        detail = self._reason or "stopped at a safe point"
+        document = {"reason": reason or f"{short}/stopped", "detail": detail, "fault": "transient"}
+        self._replace("failure.json", json.dumps(document))
+        return TRANSIENT
+
+    def _replace(self, name: str, text: str) -> None:
+        path = os.path.join(self.workdir, name)
+        temporary = f"{path}.{os.getpid()}.tmp"
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(temporary, path)
+
+
+def _limit(document: dict[str, Any], key: str, before: Any, fits: Callable[[Any], bool]) -> Any:
+    """A limit as asked; one that makes no sense leaves the one in force, since no limit would be more than was asked."""
+    value = document.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not fits(value):
+        return before
+    return value

@@ -1,0 +1,383 @@
+"""Hold a duty: the share of each second that a runner keeps the device busy.
+
+Standard library only, one file; a module may carry a copy of it beside ``control.py``.
+
+The account is a leaky bucket of device seconds. What a unit used goes in, the duty leaks out with time, and a unit may
+start when the bucket is empty. So after a unit that used ``b`` seconds at duty ``d`` the next one starts ``b/d`` after it started,
+an overshooting sleep is not paid a second time (the bucket may run dry by at most ``CREDIT_S`` of leak, so that lateness never
+becomes a burst), and short units do not add up to more than ``d``.
+
+What counts as used is what the meter counts: on a GPU the wall time in which at least one unit was open, on ``cpu`` the CPU time of the process
+and its children, in units or between them, over the cores that the stage declares.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from cotenant.sdk.control import Control
+
+__all__ = ["Duty"]
+
+CREDIT_S = 0.010
+REPORT_S = 2.0
+# an idle this short is slept through: waking for a document would cost more than it saves
+PLAIN_SLEEP_S = 0.003
+CHILDREN_EVERY_S = 0.020
+RECENT_UNITS = 8
+_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+
+
+class Duty:
+    """The governor of one runner.
+
+    Args:
+        ctl: the runner's ``Control``, whose ``gpu_duty`` is followed; None for a workload that calls ``set``.
+        events: path of ``events.ndjson``; a ``gpu_duty`` metric is written there every two seconds.
+        device: "gpu" or "cpu": what is counted, and what the reports say.
+        cores: on ``cpu`` the cores that a duty of 1 stands for; default: ``resources.cpu`` of ``spec.json``, else 1.
+    """
+
+    def __init__(
+        self,
+        ctl: Control | None,
+        events: str | os.PathLike[str] | None = None,
+        device: Literal["gpu", "cpu"] = "gpu",
+        *,
+        cores: float | None = None,
+    ) -> None:
+        if device not in ("gpu", "cpu"):
+            raise ValueError(f'device is "gpu" or "cpu", not {device!r}')
+        self._ctl = ctl
+        self.device = device
+        self._cores = cores if cores is not None else _declared_cores(ctl) if device == "cpu" else 1.0
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._own: float | None = None
+        self._changes = 0
+        self._rate: float | None = self._asked()
+        self._debt_s = 0.0
+        self._open = 0
+        self._busy_s = 0.0
+        self._idle_s = 0.0
+        self._idlers = 0
+        self._idle_since = 0.0
+        self._units: deque[float] = deque(maxlen=RECENT_UNITS)
+        self._children_s = 0.0
+        self._children_at = -1.0
+        self._closed = threading.Event()
+        self._mark = time.monotonic()
+        self._cpu_mark = self._cpu_s() if device == "cpu" else 0.0
+        self._reporter: threading.Thread | None = None
+        if events is not None:
+            self._reporter = threading.Thread(target=self._report, args=(os.fspath(events),), name="duty", daemon=True)
+            self._reporter.start()
+
+    # -- the account ----------------------------------------------------------------------------------------------------
+
+    def _asked(self) -> float | None:
+        return self._ctl.gpu_duty if self._ctl is not None else self._own
+
+    def _settle(self) -> float:
+        """Bring the account up to now; call it with the lock held. Returns now (monotonic seconds)."""
+        now = time.monotonic()
+        elapsed = now - self._mark
+        if self.device == "cpu":
+            cpu = self._cpu_s()
+            used = max(0.0, cpu - self._cpu_mark) / self._cores
+            self._cpu_mark = max(cpu, self._cpu_mark)
+        else:
+            used = elapsed if self._open else 0.0
+        self._mark = now
+        self._busy_s += used
+        rate = self._rate
+        if rate is None:
+            self._debt_s = 0.0
+        else:
+            self._debt_s = max(-CREDIT_S * rate, self._debt_s + used - rate * elapsed)
+        # a change of the duty applies from here on: what was owed stays owed, and leaks at the new rate
+        self._rate = self._asked()
+        return now
+
+    def _wait_s(self) -> float | None:
+        """How long until a unit may start: 0 now, None until the duty changes."""
+        if self._rate is None or self._debt_s <= 0.0 < self._rate:
+            return 0.0
+        if self._rate <= 0.0:
+            return None
+        return self._debt_s / self._rate
+
+    def _cpu_s(self) -> float:
+        """CPU seconds of this process and all its descendants so far."""
+        now = time.monotonic()
+        if now - self._children_at >= CHILDREN_EVERY_S:
+            self._children_at = now
+            reaped = resource.getrusage(resource.RUSAGE_CHILDREN)
+            alive = _descendants_cpu_s(os.getpid())
+            # while a child is collected it may be missing from both for a moment; the sum never falls
+            self._children_s = max(self._children_s, reaped.ru_utime + reaped.ru_stime + alive)
+        return time.process_time() + self._children_s
+
+    # -- units ----------------------------------------------------------------------------------------------------------
+
+    def unit(self) -> _Unit:
+        """One unit of work on the device: ``with duty.unit(): …`` or ``async with duty.unit(): …``.
+
+        Entering waits until a unit may start; a stop raises ``Stopped`` there. End the block when the device has finished.
+        """
+        return _Unit(self)
+
+    def _enter(self) -> float:
+        while True:
+            seen = self._look()
+            with self._lock:
+                changes = self._changes
+                now = self._settle()
+                wait_s = self._wait_s()
+                if wait_s == 0.0:
+                    self._open += 1
+                    return now
+                self._idle_begins(now)
+            try:
+                self._sleep(seen, changes, wait_s)
+            finally:
+                with self._lock:
+                    self._idle_ends()
+
+    def _look(self) -> int:
+        """Pause and stop are obeyed before the account is looked at."""
+        if self._ctl is None:
+            return 0
+        seen = self._ctl.news
+        if self._ctl.check():
+            self._ctl.safe_point()
+            seen = self._ctl.news
+        return seen
+
+    def _sleep(self, seen: int, changes: int, wait_s: float | None) -> None:
+        if wait_s is not None and wait_s <= PLAIN_SLEEP_S:
+            time.sleep(wait_s)
+        elif self._ctl is not None:
+            self._ctl.wait(seen, wait_s)
+        else:
+            with self._changed:
+                if self._changes == changes:
+                    self._changed.wait(wait_s)
+
+    async def _enter_async(self) -> float:
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        news = asyncio.Event()
+        end = self._subscribe(lambda: loop.call_soon_threadsafe(news.set))
+        try:
+            while True:
+                news.clear()
+                paused = self._ctl.check() if self._ctl is not None else False
+                wait_s: float | None = None
+                with self._lock:
+                    now = self._settle()
+                    if not paused:
+                        wait_s = self._wait_s()
+                        if wait_s == 0.0:
+                            self._open += 1
+                            return now
+                        self._idle_begins(now)
+                try:
+                    with contextlib.suppress(asyncio.TimeoutError):
+                        await asyncio.wait_for(news.wait(), wait_s)
+                finally:
+                    if not paused:
+                        with self._lock:
+                            self._idle_ends()
+        finally:
+            end()
+
+    def _subscribe(self, callback: Any) -> Any:
+        if self._ctl is not None:
+            return self._ctl.listen(callback)
+        ended = threading.Event()
+
+        def relay() -> None:
+            with self._changed:
+                seen = self._changes
+                while not ended.is_set():
+                    if self._changes == seen:
+                        self._changed.wait()
+                    seen = self._changes
+                    if not ended.is_set():
+                        callback()
+
+        def end() -> None:
+            ended.set()
+            with self._changed:
+                self._changed.notify_all()
+
+        threading.Thread(target=relay, daemon=True).start()
+        return end
+
+    def _exit(self, started: float) -> None:
+        with self._lock:
+            before = self._busy_s
+            now = self._settle()
+            self._open -= 1
+            self._units.append(max(now - started if self.device == "gpu" else 0.0, self._busy_s - before))
+
+    def _idle_begins(self, now: float) -> None:
+        self._idlers += 1
+        if self._idlers == 1:
+            self._idle_since = now
+
+    def _idle_ends(self) -> None:
+        self._idlers -= 1
+        if self._idlers == 0:
+            self._idle_s += time.monotonic() - self._idle_since
+
+    # -- what it tells --------------------------------------------------------------------------------------------------
+
+    @property
+    def busy_s(self) -> float:
+        """Device seconds used so far."""
+        with self._lock:
+            self._settle()
+            return self._busy_s
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds idled for the duty so far: leave them out of a throughput per busy second."""
+        with self._lock:
+            open_s = time.monotonic() - self._idle_since if self._idlers else 0.0
+            return self._idle_s + open_s
+
+    def scale(self) -> float:
+        """By what factor (0..1] the next units should shrink for one to fit the duty's share of a second; 1 when they fit."""
+        with self._lock:
+            self._rate = self._asked()
+            longest = max(self._units, default=0.0)
+            if self._rate is None or longest <= self._rate:
+                return 1.0
+            return max(self._rate / longest, 0.001)
+
+    def set(self, duty: float | None) -> None:
+        """The duty from now on, for a governor without a control document; None: no limit."""
+        if duty is not None and not 0.0 <= duty <= 1.0:
+            raise ValueError(f"a duty is between 0 and 1, not {duty!r}")
+        with self._changed:
+            self._own = duty
+            self._settle()
+            self._changes += 1
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """End the reports, with a last one for the time since the one before."""
+        self._closed.set()
+        if self._reporter is not None:
+            self._reporter.join()
+            self._reporter = None
+
+    def __enter__(self) -> Duty:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _report(self, path: str) -> None:
+        since, before = time.monotonic(), self.busy_s
+        while True:
+            last = self._closed.wait(REPORT_S)
+            with self._lock:
+                now = self._settle()
+                busy, asked = self._busy_s, self._rate
+            span = now - since
+            if span > 0.0 and (not last or span >= REPORT_S / 4.0):
+                line = {
+                    "type": "metric",
+                    "name": "gpu_duty",
+                    "value": round((busy - before) / span, 4),
+                    "duty": asked,
+                    "device": self.device,
+                    "t": round(time.time(), 3),
+                }
+                with contextlib.suppress(OSError), open(path, "a", encoding="utf-8") as file:
+                    file.write(json.dumps(line) + "\n")
+                since, before = now, busy
+            if last:
+                return
+
+
+class _Unit:
+    """One block; a block within a block of the same object's thread is another unit object and waits its turn."""
+
+    __slots__ = ("_duty", "_started")
+
+    def __init__(self, duty: Duty) -> None:
+        self._duty = duty
+        self._started = 0.0
+
+    def __enter__(self) -> None:
+        self._started = self._duty._enter()
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self._duty._exit(self._started)
+
+    async def __aenter__(self) -> None:
+        self._started = await self._duty._enter_async()
+
+    async def __aexit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self._duty._exit(self._started)
+
+
+def _declared_cores(ctl: Control | None) -> float:
+    """``resources.cpu`` of the attempt's ``spec.json``; 1 where it says nothing usable."""
+    if ctl is None:
+        return 1.0
+    try:
+        with open(os.path.join(ctl.workdir, "spec.json"), encoding="utf-8") as file:
+            cores = json.load(file)["resources"]["cpu"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return 1.0
+    return float(cores) if isinstance(cores, (int, float)) and cores > 0 else 1.0
+
+
+def _descendants_cpu_s(pid: int) -> float:
+    """CPU seconds of the live descendants, with those of children they have collected; 0 where /proc does not say."""
+    return sum(_cpu_of(child) for child in _descendants(pid))
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    for child in _children(pid):
+        yield child
+        yield from _descendants(child)
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                found += [int(child) for child in file.read().split()]
+    return found
+
+
+def _cpu_of(pid: int) -> float:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            raw = file.read()
+    except OSError:
+        return 0.0
+    fields = raw[raw.rindex(b")") + 2 :].split()
+    return sum(int(field) for field in fields[11:15]) / _TICKS

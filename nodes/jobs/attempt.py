@@ -1,0 +1,411 @@
+"""A live attempt and the ladder by which it is held, released and stopped.
+
+Nothing here blocks: an act sends what must be sent at once, and ``step`` (called at each tick) carries it on: confirms a pause,
+sends TERM and KILL when their time has come. Every signal goes to a process found below the attempt's own launcher.
+
+When a pause counts as confirmed:
+
+* by freezing: a walk of the tree finds every process in state T (or dead), and no new one;
+* by document: the whole tree used at most 10 % of one core over a stretch of at least half a second after the nudge.
+  A runner that says nothing can be trusted no further than its CPU time shows.
+
+Until then ``hold_confirmed`` is False; a pause that is not confirmed in ``HOLD_DEADLINE_S`` ends the attempt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from nodes.clock import utc_now
+from nodes.identity import ProcessId
+from nodes.jobs.proctree import CLOCK_TICKS, STOPPED, Proc, System, signal_tree, walk
+from nodes.jobs.workdir import AttemptDir, read_document
+from policies.jobs import Stop
+
+__all__ = ["Attempt", "HoldWay", "hold_way"]
+
+HOLD_DEADLINE_S = 10.0
+HOLD_CHECK_S = 0.5
+# of one core; a paused runner's idle threads and the launcher's own watch stay far below
+HOLD_CPU_MAX = 0.1
+PAUSE_LIMIT_S = 600.0
+BEGIN_AT_LATEST_S = 300.0
+UNKILLABLE_AFTER_S = 30.0
+
+HoldWay = Literal["document", "freeze", "stop"]
+State = Literal["starting", "running", "held", "stopping"]
+
+
+def hold_way(capabilities: frozenset[str]) -> HoldWay:
+    """How an attempt with these capabilities is held (``protection.md``, "What the agent may touch")."""
+    if "cooperative_pause" in capabilities:
+        return "document"
+    if "freeze_ok" in capabilities:
+        return "freeze"
+    return "stop"
+
+
+@dataclass
+class Attempt:
+    """One run of a job in a runner process. Times ending in ``_mono_s`` are monotonic seconds."""
+
+    attempt_id: str
+    number: int
+    job_id: int
+    module: str
+    short: str
+    stage: str
+    capabilities: frozenset[str]
+    cores: float
+    mem_gb: float
+    stop_grace_s: float
+    timeout_s: float | None
+    feed_of: str | None
+    folder: AttemptDir
+    system: System
+    spawned_mono_s: float
+    duty: float | None = None
+    threads: int | None = None
+    launcher: ProcessId | None = None
+    runner: ProcessId | None = None
+    process: subprocess.Popen[bytes] | None = None
+    pipe: int = -1
+    adopted: bool = False
+    ran_before_s: float = 0.0
+
+    first_phase_mono_s: float | None = None
+    phase: str | None = None
+    hold_reason: str | None = None
+    hold_confirmed: bool = False
+    held_since_mono_s: float | None = None
+    hold_unlimited: bool = False
+    stopping: Stop | None = None
+    stop_since_mono_s: float | None = None
+    unkillable: bool = False
+    launcher_lost: bool = False
+    ended_mono_s: float | None = None
+    cpu_s: float | None = None
+    """CPU seconds of the whole tree from start to end, once the attempt has ended; None before."""
+
+    _frozen: bool = False
+    _pause_asked: bool = False
+    _hold_deadline: float = 0.0
+    _hold_sample: tuple[float, int] | None = None
+    _term_at: float | None = None
+    _kill_at: float | None = None
+    _lost_seen: int = 0
+    _known: dict[int, int] = field(default_factory=dict)
+    _spans: list[tuple[float, float | None]] = field(default_factory=list)
+
+    # -- what it is doing -----------------------------------------------------------------------------------------------
+
+    @property
+    def runner_pid(self) -> int | None:
+        return self.runner.pid if self.runner is not None else None
+
+    @property
+    def state(self) -> State:
+        if self.stopping is not None:
+            return "stopping"
+        if self.hold_reason is not None:
+            return "held"
+        return "running" if self.first_phase_mono_s is not None else "starting"
+
+    @property
+    def ran_since_mono_s(self) -> float | None:
+        """Since when it has been running without a break; None while it is not."""
+        if not self._spans or self._spans[-1][1] is not None or self.first_phase_mono_s is None:
+            return None
+        return max(self._spans[-1][0], self.first_phase_mono_s)
+
+    @property
+    def transitions(self) -> list[tuple[float, float | None]]:
+        """Stretches ``(from, to)`` in which it was free to run; ``to`` is None for the open one."""
+        return list(self._spans)
+
+    def ran_between(self, a_mono_s: float, b_mono_s: float) -> float:
+        """Seconds of ``[a, b]`` in which the work ran: from its first phase on, and not held.
+
+        A runner that writes no phase counts from five minutes after its start. A hold counts from the moment it was asked
+        for (its last unit is not credited).
+        """
+        begun = self.first_phase_mono_s
+        if begun is None:
+            return 0.0
+        total = 0.0
+        for start, end in self._spans:
+            low = max(a_mono_s, start, begun)
+            high = b_mono_s if end is None else min(b_mono_s, end)
+            total += max(0.0, high - low)
+        return total
+
+    def unheld_s(self, now: float) -> float:
+        """Seconds that count against ``timeout_s``: all since the start but those held, earlier agents' watch included."""
+        return self.ran_before_s + sum((now if end is None else end) - start for start, end in self._spans)
+
+    # -- acts -----------------------------------------------------------------------------------------------------------
+
+    def begin(self, now: float, *, held_reason: str | None, stopped_at_start: bool = False) -> None:
+        """Set the state that the documents on disk already say."""
+        if held_reason is None:
+            self._spans.append((now, None))
+            return
+        self._enter_hold(now, held_reason, unlimited=False)
+        self._pause_asked = not stopped_at_start
+        self._frozen = stopped_at_start
+
+    def hold(self, reason: str, now: float, *, unlimited: bool = False) -> bool:
+        """Keep it from running; False where it has no way to be held and must be stopped instead."""
+        if self.stopping is not None:
+            return True
+        if self.hold_reason is not None:
+            self.hold_reason = reason
+            self.hold_unlimited = unlimited
+            return True
+        way = hold_way(self.capabilities)
+        if way == "stop":
+            return False
+        if way == "freeze":
+            self._frozen = True
+            self._freeze()
+        else:
+            self._pause_asked = True
+            try:
+                self._document(reason=reason)
+            except OSError:
+                return False  # no document, no pause
+        self._enter_hold(now, reason, unlimited=unlimited)
+        return True
+
+    def _enter_hold(self, now: float, reason: str, *, unlimited: bool) -> None:
+        self.hold_reason = reason
+        self.hold_unlimited = unlimited
+        self.hold_confirmed = False
+        self.held_since_mono_s = now
+        self._hold_deadline = now + HOLD_DEADLINE_S
+        self._hold_sample = None
+        self._close_span(now)
+
+    def _close_span(self, now: float) -> None:
+        if self._spans and self._spans[-1][1] is None:
+            self._spans[-1] = (self._spans[-1][0], now)
+
+    def release(self, now: float) -> None:
+        """Let it go on."""
+        if self.hold_reason is None or self.stopping is not None:
+            return
+        self.hold_reason = None
+        self.hold_confirmed = False
+        self.held_since_mono_s = None
+        if self._pause_asked:
+            self._pause_asked = False
+            self._document()
+        if self._frozen:
+            self._frozen = False
+            self._thaw()
+        self._spans.append((now, None))
+
+    def set_limits(self, *, duty: float | None, threads: int | None) -> None:
+        if duty == self.duty and threads == self.threads:
+            return
+        self.duty, self.threads = duty, threads
+        if self.stopping is None:
+            self._document()
+
+    def stop(self, stop: Stop, now: float) -> None:
+        """Thaw, stop document, nudge, TERM; KILL after the grace.
+
+        A ``cancellable`` runner gets TERM only at half its grace: TERM's default action would end it before it could
+        acknowledge at its next safe point.
+        """
+        if self.stopping is not None:
+            return
+        self.stopping = stop
+        self.stop_since_mono_s = now
+        self._close_span(now)
+        self._pause_asked = False
+        with contextlib.suppress(OSError):
+            self._document(stop=True, reason=stop.reason)
+        self._kill_at = now + self.stop_grace_s
+        self._term_at = now + self.stop_grace_s / 2.0 if "cancellable" in self.capabilities else now
+        self._frozen = False
+        self._thaw()
+        self._nudge(signal.SIGUSR1)
+        self._advance_stop(now)
+
+    def begin_stopping(self, stop: Stop, now: float) -> None:
+        """An earlier agent had begun to stop it: go on from the start of the grace."""
+        self.stopping = None
+        self.stop(stop, now)
+
+    # -- tick -----------------------------------------------------------------------------------------------------------
+
+    def heartbeat(self) -> None:
+        if self.pipe >= 0:
+            with contextlib.suppress(BlockingIOError):
+                os.write(self.pipe, b".")
+
+    def step(self, now: float) -> list[str]:
+        """Carry on what was begun. Answers what the manager must do: "hold_failed", "pause_limit", "timeout", "lost"."""
+        notes: list[str] = []
+        if self.runner is None:
+            self._meet_runner()
+        if self._launcher_acted():
+            notes.append("lost")
+            if self.hold_reason is None and self.stopping is None:
+                self._enter_hold(now, "the agent was silent", unlimited=False)
+        self._look_for_phase(now)
+        self._known.update((proc.pid, proc.start_ticks) for proc in self.members())
+        if self.stopping is not None:
+            self._advance_stop(now)
+        elif self.hold_reason is not None:
+            if not self._confirm_hold(now):
+                notes.append("hold_failed")
+            assert self.held_since_mono_s is not None
+            if not self.hold_unlimited and now - self.held_since_mono_s > PAUSE_LIMIT_S:
+                notes.append("pause_limit")
+        elif self.timeout_s is not None and self.unheld_s(now) > self.timeout_s:
+            notes.append("timeout")
+        return notes
+
+    def next_due_s(self, now: float) -> float:
+        """Seconds until ``step`` has something to do, at most 2."""
+        due = [2.0]
+        if self.runner is None or self.first_phase_mono_s is None:
+            due.append(0.2)
+        if self.stopping is not None:
+            due.append(0.1)
+        elif self.hold_reason is not None and not self.hold_confirmed:
+            due.append(0.02 if self._frozen else HOLD_CHECK_S / 2.0)
+        return min(due)
+
+    def _meet_runner(self) -> None:
+        told = read_document(self.folder.root / "runner.json")
+        if told is not None and told.get("attempt_id") == self.attempt_id:
+            self.runner = ProcessId.from_dict(told)
+
+    def _launcher_acted(self) -> bool:
+        told = read_document(self.folder.root / "lost.json")
+        if told is None or not isinstance(told.get("count"), int) or told["count"] <= self._lost_seen:
+            return False
+        self._lost_seen = told["count"]
+        if told.get("how") == "frozen":
+            self._frozen = True
+        elif told.get("how") == "paused":
+            self._pause_asked = True
+        return True
+
+    def _look_for_phase(self, now: float) -> None:
+        path = self.folder.work / "phase"
+        try:
+            info = os.stat(path, follow_symlinks=False)
+        except OSError:
+            if self.first_phase_mono_s is None and now - self.spawned_mono_s > BEGIN_AT_LATEST_S:
+                self.first_phase_mono_s = self.spawned_mono_s + BEGIN_AT_LATEST_S
+            return
+        if self.first_phase_mono_s is None:
+            age_s = max(0.0, utc_now().timestamp() - info.st_mtime)
+            self.first_phase_mono_s = max(self.spawned_mono_s, now - age_s)
+        with contextlib.suppress(OSError), open(path, "rb") as file:
+            self.phase = file.read(200).decode("utf-8", "replace").strip()
+
+    # -- the tree -------------------------------------------------------------------------------------------------------
+
+    def tree(self) -> list[Proc]:
+        """Launcher first, then all below it; after the launcher's death what is left of what was known."""
+        roots = [(self.launcher.pid, self.launcher.start_ticks)] if self.launcher is not None else []
+        if self.launcher_lost:
+            roots += list(self._known.items())
+            if self.runner is not None:
+                roots.append((self.runner.pid, self.runner.start_ticks))
+        return walk(self.system, roots)
+
+    def members(self) -> list[Proc]:
+        """The tree without its launcher, which is never stopped or killed: it reports the end."""
+        keeper = self.launcher.pid if self.launcher is not None else -1
+        return [proc for proc in self.tree() if proc.pid != keeper]
+
+    def _nudge(self, sig: int) -> None:
+        """To the runner process alone."""
+        if self.runner is None:
+            self._meet_runner()
+        if self.runner is not None:
+            self.system.kill(self.runner.pid, self.runner.start_ticks, sig)
+
+    def _document(self, **change: Any) -> None:
+        """Write a newer control document and nudge."""
+        document: dict[str, Any] = {
+            "seq": self.folder.last_seq() + 1,
+            "stop": False,
+            "pause": self._pause_asked,
+            **limits(self.duty, self.threads),
+            **change,
+        }
+        self.folder.write_control(document)
+        self._nudge(signal.SIGUSR1)
+
+    def _freeze(self) -> bool:
+        """Stop every process until a walk finds none running; False where some are not stopped yet."""
+        for _ in range(5):
+            members = self.members()
+            running = [proc for proc in members if proc.state not in STOPPED and not proc.dead]
+            if not running:
+                return bool(members)
+            signal_tree(self.system, running, signal.SIGSTOP)
+        return False
+
+    def _thaw(self) -> None:
+        """Children first, so that a parent that waits for them finds them running."""
+        stopped = [proc for proc in self.members() if proc.state in STOPPED]
+        signal_tree(self.system, stopped[::-1], signal.SIGCONT)
+
+    def _confirm_hold(self, now: float) -> bool:
+        if self._frozen:
+            self.hold_confirmed = self._freeze()
+        else:
+            used = sum(proc.own_ticks + proc.reaped_ticks for proc in self.tree())
+            if self._hold_sample is None:
+                self._hold_sample = (now, used)
+            elif now - self._hold_sample[0] >= HOLD_CHECK_S:
+                since, before = self._hold_sample
+                calm = (used - before) / CLOCK_TICKS <= HOLD_CPU_MAX * (now - since)
+                if self.hold_confirmed and not calm:
+                    self._hold_deadline = now + HOLD_DEADLINE_S
+                self.hold_confirmed = calm and self.runner is not None
+                self._hold_sample = (now, used)
+        return self.hold_confirmed or now <= self._hold_deadline
+
+    def _advance_stop(self, now: float) -> None:
+        if self._term_at is not None and now >= self._term_at:
+            self._term_at = None
+            self._nudge(signal.SIGTERM)
+        if self._kill_at is not None and now >= self._kill_at:
+            signal_tree(self.system, self.members(), signal.SIGKILL)
+            self.unkillable = now - self._kill_at > UNKILLABLE_AFTER_S
+
+    def kill_leftovers(self, strangers: list[Proc]) -> bool:
+        """After the launcher's death: kill what is left (and ``strangers`` that carry this attempt's id); True when nothing is."""
+        left = [proc for proc in (*self.members(), *strangers) if not proc.dead]
+        signal_tree(self.system, left, signal.SIGKILL)
+        return not left
+
+    def close(self) -> None:
+        if self.pipe >= 0:
+            os.close(self.pipe)
+            self.pipe = -1
+
+
+def limits(duty: float | None, threads: int | None) -> Mapping[str, Any]:
+    """The limits of a control document, only those that are set."""
+    found: dict[str, Any] = {}
+    if duty is not None:
+        found["gpu_duty"] = duty
+    if threads is not None:
+        found["threads"] = threads
+    return found

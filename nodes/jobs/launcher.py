@@ -1,0 +1,452 @@
+"""The keeper of one attempt: starts the runner, watches the agent, ends the attempt when nobody watches any more.
+
+Run as ``python -I -S launcher.py ATTEMPT_DIR`` in a session of its own; standard library only. What it is told stands in
+``ATTEMPT_DIR/launch.json``, what it tells stands beside it: ``launcher.json`` and ``runner.json`` (who they are),
+``lost.json`` (it had to act because the agent was gone), ``exit.json`` (how the attempt ended, written when the last process is gone).
+
+The agent writes a byte to the FIFO ``alive`` at each tick. End of file, or 10 s without a byte, means that nobody protects
+the owner's program any more. Then, within a second (``protection.md``, "The agent dying must not unleash fleet work"):
+``freeze_ok``: the tree is stopped; ``cooperative_pause``: pause document and nudge, ended if it goes on using CPU;
+neither: TERM, grace, KILL. Bytes that come back mean that an agent took the attempt over: it decides what happens next.
+
+A runner never detaches: what is left of the tree when the runner ends is killed. The launcher is a child subreaper, so whatever the
+runner orphans stays below it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import select
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nodes.jobs import proctree
+else:
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    import proctree
+
+    del sys.path[0]
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+GO_TIMEOUT_S = 30.0
+LOST_POLL_S = 0.2
+PAUSE_GRACE_S = 2.0
+PAUSE_CHECK_S = 0.5
+# more than this share of a core, measured over PAUSE_CHECK_S, is not a pause
+PAUSE_CPU_MAX = 0.1
+FREEZE_DEADLINE_S = 10.0
+OUTPUT_BYTES = 1 << 20
+
+
+def write_json(path: str, document: dict[str, Any]) -> None:
+    """Whole or not at all, and there after a power cut."""
+    temporary = f"{path}.{os.getpid()}.tmp"
+    with open(temporary, "w", encoding="utf-8") as file:
+        json.dump(document, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def read_json(path: str) -> dict[str, Any]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            raw = json.load(file)
+    except (OSError, ValueError):
+        return {}
+    return raw if isinstance(raw, dict) else {}
+
+
+class Output:
+    """One of the runner's output streams: the first ``limit`` bytes go to a file, the rest is read and dropped."""
+
+    def __init__(self, path: str, limit: int) -> None:
+        self.read_fd, self.write_fd = os.pipe()
+        os.set_blocking(self.read_fd, False)
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        self._left = limit
+
+    def pump(self) -> bool:
+        """Move what is there; False when every writer has closed."""
+        while True:
+            try:
+                data = os.read(self.read_fd, 65536)
+            except BlockingIOError:
+                return True
+            if not data:
+                return False
+            keep = data[: self._left]
+            self._left -= len(keep)
+            try:
+                if keep:
+                    os.write(self._file, keep)
+            except OSError:
+                # a full disk costs the log, not the attempt
+                self._left = 0
+
+
+class Launcher:
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.told = read_json(os.path.join(folder, "launch.json"))
+        self.system = proctree.ProcSystem()
+        self.capabilities = set(self.told["capabilities"])
+        self.grace_s = float(self.told["stop_grace_s"])
+        self.silence_s = float(self.told["silence_s"])
+        self.adopt_s = float(self.told["adopt_s"])
+        me = self.system.stat(os.getpid())
+        assert me is not None
+        self.me = me
+        self.runner: proctree.Proc | None = None
+        self.status: int | None = None
+        self.ended_by: str | None = None
+        self.started_mono = 0.0
+        self.last_byte = time.monotonic()
+        self.lost_since: float | None = None
+        self.lost_count = 0
+        self.told_to_end: int | None = None
+        self.kill_at: float | None = None
+        self.freeze_until: float | None = None
+        self.pause_sample: tuple[float, int] | None = None
+        self.pause_check_at = 0.0
+        self.fifo = -1
+        self.outputs: list[Output] = []
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.folder, name)
+
+    # -- start ----------------------------------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self.fifo = os.open(self.path("alive"), os.O_RDONLY | os.O_NONBLOCK)
+        self._tell("launcher.json", self.me)
+        if not self._wait_for_go():
+            return 1
+        wake_read, wake_write = os.pipe()
+        for fd in (wake_read, wake_write):
+            os.set_blocking(fd, False)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        for sig in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(sig, self._on_signal)
+        limit = int(self.told.get("output_bytes", OUTPUT_BYTES))
+        self.outputs = [Output(self.path("stdout.log"), limit), Output(self.path("stderr.log"), limit)]
+        self._spawn()
+        self._watch(wake_read)
+        self._clear_away()
+        self._report()
+        return 0
+
+    def _wait_for_go(self) -> bool:
+        """The first byte says that this launcher stands in the spawn registry. Without it nothing is started."""
+        poll = select.poll()
+        poll.register(self.fifo, select.POLLIN)
+        deadline = time.monotonic() + GO_TIMEOUT_S
+        while time.monotonic() < deadline:
+            poll.poll(1000)
+            try:
+                if os.read(self.fifo, 4096):
+                    self.last_byte = time.monotonic()
+                    return True
+                return False  # no writer: the agent is gone
+            except BlockingIOError:
+                continue
+        return False
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        if number != signal.SIGCHLD:
+            self.told_to_end = number
+
+    def _tell(self, name: str, proc: proctree.Proc) -> None:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            boot_id = file.read().strip()
+        write_json(
+            self.path(name),
+            {
+                "attempt_id": self.told["attempt_id"],
+                "pid": proc.pid,
+                "start_ticks": proc.start_ticks,
+                "boot_id": boot_id,
+                "mono_s": time.monotonic(),
+            },
+        )
+
+    def _spawn(self) -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        parent = os.getpid()
+        self.started_mono = time.monotonic()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self._become_runner(libc, parent)
+            except BaseException as error:
+                os.write(2, f"cannot start {self.told['argv'][0]!r}: {error}\n".encode())
+            finally:
+                os._exit(127)
+        for output in self.outputs:
+            os.close(output.write_fd)
+        self.runner = self.system.stat(pid)
+        assert self.runner is not None  # our own child, not reaped yet
+        self._tell("runner.json", self.runner)
+
+    def _become_runner(self, libc: ctypes.CDLL, parent: int) -> None:
+        libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(127)  # the launcher died between fork and prctl: the signal will never come
+        signal.set_wakeup_fd(-1)
+        for number in range(1, signal.NSIG):
+            if number not in (signal.SIGKILL, signal.SIGSTOP):
+                try:
+                    signal.signal(number, signal.SIG_DFL)
+                except (OSError, ValueError, RuntimeError):
+                    pass
+        # an early nudge must be lost, not fatal: the runner installs its handler and then reads
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        os.setpgid(0, 0)
+        null = os.open("/dev/null", os.O_RDONLY)
+        os.dup2(null, 0)
+        os.dup2(self.outputs[0].write_fd, 1)
+        os.dup2(self.outputs[1].write_fd, 2)
+        os.closerange(3, max(256, min(os.sysconf("SC_OPEN_MAX"), 1 << 20)))
+        try:
+            # the kernel's own choice under memory pressure must fall on fleet work
+            with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+                file.write(str(int(self.told.get("oom_score_adj", 1000))))
+        except OSError:
+            pass
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        os.umask(0o077)
+        os.chdir(self.told["cwd"])
+        if self.told.get("start_stopped"):
+            os.kill(os.getpid(), signal.SIGSTOP)
+        os.execve(self.told["argv"][0], self.told["argv"], self.told["env"])
+
+    # -- watch ----------------------------------------------------------------------------------------------------------
+
+    def _watch(self, wake: int) -> None:
+        """Until the runner has ended."""
+        while self.status is None:
+            poll = select.poll()
+            poll.register(wake, select.POLLIN)
+            if self.lost_since is None:
+                poll.register(self.fifo, select.POLLIN)
+            for output in self.outputs:
+                if output.read_fd >= 0:
+                    poll.register(output.read_fd, select.POLLIN)
+            poll.poll(max(0.0, self._timeout_s()) * 1000.0)
+            try:
+                os.read(wake, 4096)
+            except BlockingIOError:
+                pass
+            self._reap()
+            self._pump()
+            self._listen()
+            self._step(time.monotonic())
+
+    def _timeout_s(self) -> float:
+        now = time.monotonic()
+        due = [self.last_byte + self.silence_s - now if self.lost_since is None else LOST_POLL_S]
+        if self.kill_at is not None:
+            due.append(max(self.kill_at - now, 0.05))
+        if self.freeze_until is not None:
+            due.append(0.02)
+        return min(due) + 0.001
+
+    def _pump(self) -> None:
+        for output in self.outputs:
+            if output.read_fd >= 0 and not output.pump():
+                os.close(output.read_fd)
+                output.read_fd = -1
+
+    def _listen(self) -> None:
+        heard = False
+        while True:
+            try:
+                data = os.read(self.fifo, 4096)
+            except BlockingIOError:
+                break
+            if not data:
+                if not heard:
+                    self._lost("the agent is gone")
+                return
+            heard = True
+        now = time.monotonic()
+        if heard:
+            self.last_byte = now
+            self.lost_since = None
+            self.freeze_until = None
+            self.pause_sample = None
+        elif now - self.last_byte > self.silence_s:
+            self._lost(f"no byte from the agent in {self.silence_s:g} s")
+
+    def _lost(self, why: str) -> None:
+        if self.lost_since is not None:
+            return
+        self.lost_since = now = time.monotonic()
+        self.lost_count += 1
+        if self.kill_at is not None:
+            return
+        if "freeze_ok" in self.capabilities:
+            how = "frozen"
+        elif "cooperative_pause" in self.capabilities:
+            how = "paused"
+        else:
+            how = "ended"
+        # act first: a slow disk must not hold the brake back
+        if how == "frozen":
+            self.freeze_until = now + FREEZE_DEADLINE_S
+            self._freeze()
+        elif how == "paused":
+            self._document(pause=True, reason=why)
+            self.pause_check_at = now + PAUSE_GRACE_S
+            self.pause_sample = None
+        else:
+            self.end(why)
+        try:
+            write_json(self.path("lost.json"), {"count": self.lost_count, "why": why, "how": how, "mono_s": now})
+        except OSError:
+            pass
+
+    def _step(self, now: float) -> None:
+        if self.kill_at is not None:
+            if now >= self.kill_at:
+                self._signal(signal.SIGKILL)
+            return
+        if self.told_to_end is not None:
+            self.end(f"the launcher was told to end by signal {self.told_to_end}")
+            return
+        if self.lost_since is None:
+            return
+        if now - self.lost_since > self.adopt_s:
+            self.end(f"no agent took the attempt over in {self.adopt_s:g} s")
+        elif self.freeze_until is not None:
+            self._freeze()
+            if self._all_stopped():
+                self.freeze_until = None
+            elif now > self.freeze_until:
+                self.end("the tree could not be stopped")
+        elif "freeze_ok" not in self.capabilities and now >= self.pause_check_at:
+            self._check_pause(now)
+
+    def _check_pause(self, now: float) -> None:
+        used = sum(proc.own_ticks + proc.reaped_ticks for proc in self._below())
+        if self.pause_sample is not None:
+            since, before = self.pause_sample
+            if (used - before) / proctree.CLOCK_TICKS > PAUSE_CPU_MAX * (now - since):
+                self.end("paused by document and still using CPU")
+                return
+        self.pause_sample = (now, used)
+        self.pause_check_at = now + PAUSE_CHECK_S
+
+    def end(self, why: str) -> None:
+        """TERM now, KILL after the grace. A stopped runner is continued first, or it could not run its handler."""
+        if self.kill_at is not None:
+            return
+        self.ended_by = why
+        self.kill_at = time.monotonic() + self.grace_s
+        self.freeze_until = None
+        self._document(stop=True, reason=why)
+        self._signal(signal.SIGCONT)
+        if self.runner is not None and self.status is None:
+            self.system.kill(self.runner.pid, self.runner.start_ticks, signal.SIGTERM)
+
+    # -- acts -----------------------------------------------------------------------------------------------------------
+
+    def _below(self) -> list[proctree.Proc]:
+        return proctree.walk(self.system, [(self.me.pid, self.me.start_ticks)])[1:]
+
+    def _signal(self, sig: int) -> None:
+        proctree.signal_tree(self.system, self._below(), sig)
+
+    def _freeze(self) -> None:
+        """Stop until no process is left that runs; a new child of a process not yet stopped is found by the next walk."""
+        for _ in range(5):
+            running = [proc for proc in self._below() if proc.state not in proctree.STOPPED and not proc.dead]
+            if not running:
+                return
+            proctree.signal_tree(self.system, running, signal.SIGSTOP)
+
+    def _all_stopped(self) -> bool:
+        return all(proc.dead or proc.state in proctree.STOPPED for proc in self._below())
+
+    def _document(self, **change: Any) -> None:
+        """Newer control document than the last one, then the nudge, to the runner alone."""
+        path = os.path.join(self.told["workdir"], "control.json")
+        last = read_json(path)
+        seq = last.get("seq")
+        document = {**last, **change, "seq": (seq if isinstance(seq, int) else 0) + 1}
+        temporary = path + ".launcher.tmp"
+        try:
+            with open(temporary, "w", encoding="utf-8") as file:
+                json.dump(document, file)
+            os.replace(temporary, path)
+        except OSError:
+            return
+        if self.runner is not None and self.status is None:
+            self.system.kill(self.runner.pid, self.runner.start_ticks, signal.SIGUSR1)
+
+    def _reap(self) -> bool:
+        """Collect ended children; False when there are none left at all."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            if self.runner is not None and pid == self.runner.pid:
+                self.status = status
+
+    # -- end ------------------------------------------------------------------------------------------------------------
+
+    def _clear_away(self) -> None:
+        """Kill what the runner left behind. The attempt has ended when this launcher has no child left, not before."""
+        pause_s = 0.002
+        while self._reap():
+            self._signal(signal.SIGKILL)
+            self._pump()
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 2.0, 0.25)
+        self._pump()
+
+    def _report(self) -> None:
+        assert self.status is not None
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        signalled = os.WIFSIGNALED(self.status)
+        document = {
+            "attempt_id": self.told["attempt_id"],
+            "exit_code": None if signalled else os.WEXITSTATUS(self.status),
+            "signal": os.WTERMSIG(self.status) if signalled else None,
+            "ended_by": self.ended_by,
+            "started_mono_s": self.started_mono,
+            "ended_mono_s": time.monotonic(),
+            "wall_s": time.monotonic() - self.started_mono,
+            "cpu_s": children.ru_utime + children.ru_stime,
+            "max_rss_bytes": children.ru_maxrss * 1024,
+        }
+        deadline = time.monotonic() + self.adopt_s
+        while time.monotonic() < deadline:
+            try:
+                write_json(self.path("exit.json"), document)
+                return
+            except FileNotFoundError:
+                return  # the attempt's folder is gone: nobody wants to know
+            except OSError:
+                time.sleep(1.0)  # disk full: the end must not be lost
+
+
+if __name__ == "__main__":
+    sys.exit(Launcher(sys.argv[1]).run())

@@ -1,0 +1,678 @@
+"""Jobs on a node: queue, attempts, their ends. One caller, one thread: the agent's loop."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from nodes.clock import monotonic_s, utc_iso
+from nodes.identity import ProcessId, boot_id, identify, liveness
+from nodes.jobs import results
+from nodes.jobs.attempt import Attempt, hold_way, limits
+from nodes.jobs.proctree import Proc, ProcSystem, System
+from nodes.jobs.registry import AttemptRow, Job, Registry
+from nodes.jobs.workdir import AttemptDir, read_document, runner_environment, spec_document, write_document
+from policies.jobs import Stop
+from policies.manifest import Manifest
+from policies.refusal import Refused
+
+__all__ = ["JobManager", "Journal", "ModuleLike", "Modules"]
+
+LAUNCHER = Path(__file__).with_name("launcher.py")
+SILENCE_S = 10.0
+ADOPT_S = 600.0
+RECENT_KEPT = 256
+
+Journal = Callable[[str, dict[str, Any]], None]
+
+
+class ModuleLike(Protocol):
+    """What a job needs to know of its module."""
+
+    @property
+    def manifest(self) -> Manifest | None: ...
+    @property
+    def bundle(self) -> Path | None: ...
+    @property
+    def data(self) -> Path: ...
+    @property
+    def search(self) -> str: ...
+    def command(self) -> list[str]: ...
+
+
+class Modules(Protocol):
+    def get(self, name: str) -> ModuleLike | None: ...
+    def ready(self, name: str) -> tuple[bool, str]: ...
+
+
+class JobManager:
+    """All jobs of a node.
+
+    Args:
+        node_dir: the node's home; work directories go under ``jobs/``.
+        db: connection to ``journal.sqlite``; tables are made here.
+        modules: where bundles are looked up.
+        journal: takes a timeline code and its data.
+        clock: monotonic seconds.
+        system: the operating system, replaced in tests.
+        device_env: ``CUDA_VISIBLE_DEVICES`` and kin for every runner.
+    """
+
+    def __init__(
+        self,
+        node_dir: Path,
+        db: sqlite3.Connection,
+        modules: Modules,
+        journal: Journal,
+        clock: Callable[[], float] = monotonic_s,
+        *,
+        system: System | None = None,
+        device_env: Mapping[str, str] | None = None,
+        silence_s: float = SILENCE_S,
+        adopt_s: float = ADOPT_S,
+    ) -> None:
+        self.node_dir = Path(node_dir)
+        self.registry = Registry(db)
+        self._modules = modules
+        self._journal = journal
+        self._clock = clock
+        self._system = system or ProcSystem()
+        self._device_env = dict(device_env or {})
+        self._silence_s = silence_s
+        self._adopt_s = adopt_s
+        self._live: dict[str, Attempt] = {}
+        self._recent: deque[Attempt] = deque(maxlen=RECENT_KEPT)
+        self._retry_at: dict[int, float] = {}
+        self._unrecorded: set[str] = set()
+        self._zombies: list[subprocess.Popen[bytes]] = []
+        self._jobs_dir = self.node_dir / "jobs"
+        self._jobs_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    # -- jobs -----------------------------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        module: str,
+        stage: str | None,
+        payload: Any,
+        *,
+        timeout_s: float | None = None,
+        feed_of: str | None = None,
+    ) -> Job:
+        """Queue a job; ``stage`` None is the module's default stage.
+
+        Raises:
+            Refused: no such module or stage, or a payload that is no JSON.
+        """
+        found = self._modules.get(module)
+        if found is None or found.manifest is None:
+            why = "there is no such module on this node" if found is None else "its manifest is broken"
+            raise Refused("JOB_NO_MODULE", f"module {module!r}", why, "cotenant module list")
+        manifest = found.manifest
+        wanted = manifest.stage(stage)
+        if wanted is None:
+            names = ", ".join(item.name for item in manifest.stages)
+            raise Refused(
+                "JOB_NO_STAGE", f"stage {stage!r}", f"{manifest.short} has the stages {names}", "name one of them"
+            )
+        if timeout_s is not None and not 0.0 < timeout_s < float("inf"):
+            raise Refused(
+                "JOB_BAD_TIMEOUT", f"timeout {timeout_s}", "must be above 0 seconds", "leave it out for the stage's own"
+            )
+        try:
+            json.dumps(payload, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise Refused("JOB_BAD_PAYLOAD", "payload", f"is no JSON: {error}", "give JSON values only") from None
+        job = self.registry.add_job(
+            manifest.module.id,
+            manifest.short,
+            wanted.name,
+            payload,
+            timeout_s if timeout_s is not None else wanted.timeout_s,
+            wanted.retry.max_attempts,
+            feed_of,
+        )
+        self._journal("JOB_QUEUED", {"job": job.job, "module": job.module, "stage": job.stage, "feed_of": feed_of})
+        return job
+
+    def waiting(self) -> list[Job]:
+        """Jobs that may be started now, oldest first (one that waits out a retry's backoff is not among them)."""
+        now = self._clock()
+        return [job for job in self.registry.waiting() if self._retry_at.get(job.job, now) <= now]
+
+    def job(self, job_id: int) -> Job:
+        found = self.registry.job(job_id)
+        if found is None:
+            raise Refused("JOB_UNKNOWN", f"job {job_id}", "there is no such job", "cotenant job list")
+        return found
+
+    def record(self, job: Job) -> dict[str, Any]:
+        """The job as the socket shows it, with what its live attempt does right now."""
+        record = job.as_dict()
+        attempt = next((item for item in self._live.values() if item.job_id == job.job), None)
+        if attempt is not None:
+            record["state"] = "running" if attempt.state == "starting" else attempt.state
+            record["reason"] = attempt.hold_reason if attempt.stopping is None else attempt.stopping.reason
+            record["duty"] = attempt.duty
+        return record
+
+    def show(self, job_id: int) -> dict[str, Any]:
+        """Job, attempts, result, failure, newest events (of the running attempt where there is one)."""
+        job = self.job(job_id)
+        attempts = self.registry.attempts_of(job_id)
+        events: list[str] = attempts[-1]["events"] if attempts else []
+        live = self._live.get(job.attempt or "")
+        if live is not None:
+            events = results.newest_events(live)
+        return {
+            **self.record(job),
+            "attempts": attempts,
+            "result": job.result,
+            "failure": job.failure,
+            "events": events,
+        }
+
+    def cancel(self, job_id: int, reason: str = "cancelled") -> Job:
+        """End a job: at once where it waits, by stopping its attempt where it runs."""
+        job = self.job(job_id)
+        if job.state == "ended":
+            return job
+        live = next((item for item in self._live.values() if item.job_id == job_id), None)
+        if live is not None:
+            self.stop(live.attempt_id, reason, requeue=False, fault=False)
+        else:
+            self.registry.change_job(job_id, state="ended", outcome="cancelled", reason=reason, ended_at=utc_iso())
+        self._journal("JOB_CANCELLED", {"job": job_id, "reason": reason})
+        return self.job(job_id)
+
+    def note_waiting(self, job_id: int, code: str | None, reason: str | None, remedy: str | None = None) -> None:
+        """Keep why a job waits, for people. Journaled when it changes."""
+        job = self.job(job_id)
+        if job.state == "waiting" and (job.code, job.reason) != (code, reason):
+            self.registry.change_job(job_id, code=code, reason=reason, remedy=remedy)
+            if code is not None:
+                self._journal("JOB_WAITING", {"job": job_id, "code": code, "reason": reason})
+
+    # -- attempts -------------------------------------------------------------------------------------------------------
+
+    def attempts(self) -> list[Attempt]:
+        """Live attempts, oldest first."""
+        return list(self._live.values())
+
+    def attempt(self, attempt_id: str) -> Attempt:
+        found = self._live.get(attempt_id)
+        if found is None:
+            raise Refused(
+                "JOB_NO_ATTEMPT", f"attempt {attempt_id!r}", "it is not running on this node", "cotenant job list"
+            )
+        return found
+
+    def ended_since(self, mono_s: float) -> list[Attempt]:
+        """Attempts that ended at or after that monotonic time (of the newest 256), with their ``cpu_s`` and stretches."""
+        return [item for item in self._recent if item.ended_mono_s is not None and item.ended_mono_s >= mono_s]
+
+    def tree(self, attempt_id: str) -> list[ProcessId]:
+        """Every process of the attempt, launcher first; zombies that are not collected yet are among them."""
+        me = boot_id()
+        return [ProcessId(proc.pid, proc.start_ticks, me) for proc in self.attempt(attempt_id).tree()]
+
+    def start(
+        self, job_id: int, *, duty: float | None = None, held: bool = False, threads: int | None = None
+    ) -> Attempt:
+        """Start a waiting job. Its limits stand in the control document before any process exists.
+
+        Args:
+            held: it must not run yet: the pause stands in its first document, or it is stopped before its first instruction.
+
+        Raises:
+            Refused: the job does not wait, its module is not ready, it cannot be started held, or the disk refuses.
+        """
+        job = self.job(job_id)
+        if job.state != "waiting":
+            raise Refused("JOB_NOT_WAITING", f"job {job_id}", f"it is {job.state}", "cotenant job show")
+        ready, why = self._modules.ready(job.module)
+        module = self._modules.get(job.module)
+        if not ready or module is None or module.manifest is None or module.bundle is None:
+            raise Refused("MODULE_NOT_READY", f"module {job.module}", why, f"cotenant module doctor {job.short}")
+        manifest = module.manifest
+        stage = manifest.stage(job.stage)
+        if stage is None:
+            raise Refused("JOB_NO_STAGE", f"stage {job.stage}", "the module no longer has it", "cancel the job")
+        way = hold_way(manifest.capabilities)
+        if held and way == "stop":
+            raise Refused(
+                "JOB_CANNOT_HOLD",
+                f"job {job_id}",
+                "its module can neither pause nor be frozen",
+                "start it when it may run",
+            )
+        number = job.attempts + 1
+        attempt = Attempt(
+            attempt_id=f"{job.job}-{number}-{secrets.token_hex(4)}",
+            number=number,
+            job_id=job.job,
+            module=job.module,
+            short=job.short,
+            stage=job.stage,
+            capabilities=manifest.capabilities,
+            cores=stage.requires.resources.cpu,
+            mem_gb=stage.requires.resources.mem_gb,
+            stop_grace_s=manifest.runner.stop_grace_s,
+            timeout_s=job.timeout_s,
+            feed_of=job.feed_of,
+            folder=AttemptDir(self._jobs_dir / "new"),
+            system=self._system,
+            spawned_mono_s=self._clock(),
+            duty=duty,
+            threads=threads,
+        )
+        attempt.folder = AttemptDir(self._jobs_dir / attempt.attempt_id)
+        self.registry.add_attempt(
+            {
+                "attempt": attempt.attempt_id,
+                "job": job.job,
+                "number": number,
+                "bundle": str(module.bundle),
+                "capabilities": json.dumps(sorted(attempt.capabilities)),
+                "cores": attempt.cores,
+                "mem_gb": attempt.mem_gb,
+                "stop_grace_s": attempt.stop_grace_s,
+                "boot_id": boot_id(),
+                "duty": duty,
+                "started_at": utc_iso(),
+            }
+        )
+        try:
+            self._prepare(attempt, job, module, manifest, held, way == "freeze")
+            self._spawn(attempt)
+        except OSError as error:
+            self._never_started(attempt, job, f"cannot be started: {error}")
+            raise Refused(
+                "JOB_START_FAILED", f"job {job_id}", str(error), "free space under the node's home"
+            ) from error
+        attempt.begin(
+            attempt.spawned_mono_s,
+            held_reason="held at start" if held else None,
+            stopped_at_start=held and way == "freeze",
+        )
+        self._live[attempt.attempt_id] = attempt
+        self._journal(
+            "JOB_STARTED",
+            {
+                "job": job.job,
+                "attempt": attempt.attempt_id,
+                "module": job.module,
+                "stage": job.stage,
+                "duty": duty,
+                "held": held,
+            },
+        )
+        return attempt
+
+    def _prepare(
+        self, attempt: Attempt, job: Job, module: ModuleLike, manifest: Manifest, held: bool, freezes: bool
+    ) -> None:
+        folder = attempt.folder
+        control: dict[str, Any] = {"seq": 0}
+        in_force = limits(attempt.duty, attempt.threads)
+        if in_force or (held and not freezes):
+            control = {"seq": 1, "stop": False, "pause": held and not freezes, **in_force}
+        spec = spec_document(
+            short=job.short,
+            module_id=job.module,
+            module_version=manifest.module.version,
+            stage=job.stage,
+            payload=job.payload,
+            resources={"cpu": attempt.cores, "mem_gb": attempt.mem_gb},
+            timeout_s=job.timeout_s,
+        )
+        folder.make(spec, control, {})
+        module.data.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if "resumable" in attempt.capabilities:
+            results.give_earlier_events(self._jobs_dir, job.job, folder)
+        work = folder.work
+        argv = [
+            *module.command(),
+            "run",
+            "--spec",
+            f"{work}/spec.json",
+            "--workdir",
+            str(work),
+            "--out",
+            f"{work}/result.json",
+        ]
+        if "progress_events" in attempt.capabilities:
+            argv += ["--events", f"{work}/events.ndjson"]
+        env = runner_environment(
+            short=job.short,
+            module_data=module.data,
+            tmp=folder.tmp,
+            settings=folder.root / "settings.json",
+            search=module.search,
+            work=work,
+            attempt_id=attempt.attempt_id,
+            device=self._device_env,
+            module_env=manifest.runner.env,
+        )
+        launch = {
+            "attempt_id": attempt.attempt_id,
+            "argv": argv,
+            "env": env,
+            "cwd": str(work),
+            "workdir": str(work),
+            "capabilities": sorted(attempt.capabilities),
+            "stop_grace_s": attempt.stop_grace_s,
+            "silence_s": self._silence_s,
+            "adopt_s": self._adopt_s,
+            "start_stopped": held and freezes,
+        }
+        write_document(folder.root / "launch.json", launch)
+
+    def _spawn(self, attempt: Attempt) -> None:
+        # both ends in one descriptor: opening never blocks, and writing to a dead launcher raises nothing
+        attempt.pipe = os.open(attempt.folder.fifo, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        attempt.process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(LAUNCHER), str(attempt.folder.root)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
+            env={
+                "OARBANK_ATTEMPT_ID": attempt.attempt_id,
+                "OARBANK_WORKDIR": str(attempt.folder.work),
+                "LANG": "C.UTF-8",
+            },
+        )
+        attempt.launcher = identify(attempt.process.pid)
+        if attempt.launcher is not None:
+            self.registry.change_attempt(
+                attempt.attempt_id, launcher_pid=attempt.launcher.pid, launcher_ticks=attempt.launcher.start_ticks
+            )
+        attempt.heartbeat()  # the launcher starts the runner at this byte: it stands in the registry now
+
+    def _never_started(self, attempt: Attempt, job: Job, why: str) -> None:
+        attempt.close()
+        with contextlib.suppress(sqlite3.Error):
+            self.registry.end_attempt(
+                attempt.attempt_id,
+                job.job,
+                {"ended_at": utc_iso(), "verdict": why},
+                {"state": "waiting", "attempt": None, "reason": why},
+            )
+        attempt.folder.remove()
+
+    def hold(self, attempt_id: str, reason: str, *, unlimited: bool = False) -> None:
+        """Keep an attempt from running, by what its runner declares; one that cannot be held is stopped and requeued.
+
+        ``unlimited``: a harness run's hold, which the ten-minute limit does not end.
+        """
+        attempt = self.attempt(attempt_id)
+        if not attempt.hold(reason, self._clock(), unlimited=unlimited):
+            self.stop(attempt_id, reason, requeue=True, fault=False)
+
+    def release(self, attempt_id: str) -> None:
+        """Let a held attempt go on."""
+        attempt = self.attempt(attempt_id)
+        try:
+            attempt.release(self._clock())
+        except OSError as error:
+            self.stop(attempt_id, f"cannot be released: {error}", requeue=True, fault=False)
+
+    def set_duty(self, attempt_id: str, duty: float | None) -> None:
+        """A new ``gpu_duty`` for the attempt (None: no limit), written and nudged at once."""
+        self._set_limits(attempt_id, duty, self.attempt(attempt_id).threads)
+
+    def set_threads(self, attempt_id: str, threads: int | None) -> None:
+        self._set_limits(attempt_id, self.attempt(attempt_id).duty, threads)
+
+    def _set_limits(self, attempt_id: str, duty: float | None, threads: int | None) -> None:
+        attempt = self.attempt(attempt_id)
+        try:
+            attempt.set_limits(duty=duty, threads=threads)
+        except OSError as error:
+            self.stop(attempt_id, f"its limits cannot be written: {error}", requeue=True, fault=False)
+            return
+        with contextlib.suppress(sqlite3.Error):
+            self.registry.change_attempt(attempt_id, duty=duty)
+
+    def stop(self, attempt_id: str, reason: str, *, requeue: bool, fault: bool) -> None:
+        """End an attempt: thaw, stop document, nudge, TERM, KILL after its grace. ``fault``: it costs the job an attempt."""
+        attempt = self.attempt(attempt_id)
+        if attempt.stopping is not None:
+            if not requeue and attempt.stopping.requeue:
+                attempt.stopping = Stop(reason, requeue, fault)  # a cancel outweighs an eviction
+                self._keep_stop(attempt)
+            return
+        attempt.stop(Stop(reason, requeue, fault), self._clock())
+        self._keep_stop(attempt)
+
+    def _keep_stop(self, attempt: Attempt) -> None:
+        stop = attempt.stopping
+        assert stop is not None
+        with contextlib.suppress(sqlite3.Error):
+            self.registry.change_attempt(
+                attempt.attempt_id,
+                stop=json.dumps({"reason": stop.reason, "requeue": stop.requeue, "fault": stop.fault}),
+            )
+
+    # -- tick -----------------------------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        """Heartbeats first, then each attempt one step on, then the ends."""
+        for attempt in self._live.values():
+            attempt.heartbeat()
+        for attempt in list(self._live.values()):
+            known = attempt.runner is not None
+            notes = attempt.step(now)
+            if attempt.runner is not None and not known:
+                self._keep_runner(attempt)
+            if "hold_failed" in notes:
+                self.stop(attempt.attempt_id, "did not pause", requeue=True, fault=False)
+            if "pause_limit" in notes:
+                self.stop(attempt.attempt_id, "held for ten minutes", requeue=True, fault=False)
+            if "timeout" in notes:
+                self.stop(attempt.attempt_id, f"ran longer than {attempt.timeout_s:g} s", requeue=True, fault=True)
+            if attempt.unkillable and attempt.attempt_id not in self._unrecorded:
+                self._unrecorded.add(attempt.attempt_id)
+                pids = [proc.pid for proc in attempt.members() if not proc.dead]
+                self._journal("JOB_UNKILLABLE", {"job": attempt.job_id, "attempt": attempt.attempt_id, "pids": pids})
+            self._collect(attempt, now)
+        self._zombies = [process for process in self._zombies if process.poll() is None]
+
+    def next_due_s(self, now: float) -> float:
+        """Seconds until ``tick`` has something to do, at most 2."""
+        return min((attempt.next_due_s(now) for attempt in self._live.values()), default=2.0)
+
+    def _keep_runner(self, attempt: Attempt) -> None:
+        assert attempt.runner is not None
+        with contextlib.suppress(sqlite3.Error):
+            self.registry.change_attempt(
+                attempt.attempt_id, runner_pid=attempt.runner.pid, runner_ticks=attempt.runner.start_ticks
+            )
+
+    def _collect(self, attempt: Attempt, now: float) -> None:
+        """Finish an attempt whose end is known."""
+        path = attempt.folder.root / "exit.json"
+        told = read_document(path)
+        if told is None:
+            if not self._launcher_gone(attempt):
+                return
+            told = read_document(path)  # it may have written it just before it went
+        if told is None:
+            if not attempt.launcher_lost:
+                attempt.launcher_lost = True
+                self._journal("JOB_LAUNCHER_LOST", {"job": attempt.job_id, "attempt": attempt.attempt_id})
+            if not attempt.kill_leftovers(self._carriers(attempt)):
+                return
+        try:
+            self._finish(attempt, told, now)
+        except (sqlite3.Error, OSError) as error:
+            # the work directory stays until the end is recorded; the next tick tries again
+            if attempt.attempt_id not in self._unrecorded:
+                self._unrecorded.add(attempt.attempt_id)
+                self._journal("JOURNAL_LOST", {"job": attempt.job_id, "attempt": attempt.attempt_id, "why": str(error)})
+
+    def _launcher_gone(self, attempt: Attempt) -> bool:
+        if attempt.process is not None:
+            return attempt.process.poll() is not None
+        return attempt.launcher is None or liveness(attempt.launcher) == "gone"
+
+    def _carriers(self, attempt: Attempt) -> list[Proc]:
+        """Processes of our own uid whose environment names this attempt and its work directory."""
+        marks = {f"OARBANK_ATTEMPT_ID={attempt.attempt_id}".encode(), f"OARBANK_WORKDIR={attempt.folder.work}".encode()}
+        found = []
+        for pid in _own_pids():
+            with contextlib.suppress(OSError):
+                environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                proc = self._system.stat(pid) if marks <= set(environ) else None
+                if proc is not None:
+                    found.append(proc)
+        return found
+
+    def _finish(self, attempt: Attempt, told: Mapping[str, Any] | None, now: float) -> None:
+        job = self.job(attempt.job_id)
+        ending = results.conclude(attempt, job, told, now, self.node_dir)
+        self.registry.end_attempt(attempt.attempt_id, job.job, ending.attempt_change, ending.job_change)
+        verdict = ending.verdict
+        # from here on the end is recorded, whatever happens
+        attempt.ended_mono_s = now
+        attempt.cpu_s = ending.cpu_s
+        attempt._close_span(now)
+        attempt.close()
+        self._live.pop(attempt.attempt_id, None)
+        self._recent.append(attempt)
+        if attempt.process is not None:
+            self._zombies.append(attempt.process)
+        facts = {
+            "job": job.job,
+            "attempt": attempt.attempt_id,
+            "exit": ending.facts.exit_code,
+            "signal": ending.facts.signal,
+            "outcome": verdict.outcome,
+            "fault": verdict.fault,
+            "reason": verdict.reason,
+            "ended_by": ending.facts.stop.by if ending.facts.stop is not None else None,
+        }
+        self._journal("JOB_ENDED", facts)
+        if verdict.next == "requeue":
+            if verdict.wait:
+                self._retry_at[job.job] = now + ending.backoff_s
+            self._journal(
+                "JOB_REQUEUED",
+                {"job": job.job, "reason": verdict.reason, "fault": verdict.fault, "counts": verdict.counts},
+            )
+        else:
+            self._retry_at.pop(job.job, None)
+            results.forget_events(self._jobs_dir, job.job)
+        attempt.folder.remove()
+
+    # -- restart and end of the agent -----------------------------------------------------------------------------------
+
+    def adopt(self) -> list[Attempt]:
+        """Take over what an earlier agent left. Each attempt comes back held (one that cannot be held is stopped).
+
+        Attempts whose processes are gone are recorded. Nothing may be started before this was called.
+        """
+        now = self._clock()
+        rows = self.registry.open_attempts()
+        taken = []
+        for row in rows:
+            attempt = self._revive(row, now)
+            self._live[attempt.attempt_id] = attempt
+            if self._launcher_gone(attempt) or not self._reopen(attempt):
+                self._collect(attempt, now)
+                continue
+            attempt.adopted = True
+            attempt.step(now)
+            if attempt.stopping is None:
+                if attempt.hold_reason is None and not attempt.hold("adopted", now):
+                    self.stop(attempt.attempt_id, "the agent restarted", requeue=True, fault=False)
+                elif attempt.hold_reason is not None:
+                    attempt.hold_reason = "adopted"
+            taken.append(attempt)
+            self._journal("JOB_ADOPTED", {"job": attempt.job_id, "attempt": attempt.attempt_id, "state": attempt.state})
+        self._sweep({row.attempt for row in rows})
+        return [attempt for attempt in taken if attempt.attempt_id in self._live]
+
+    def _revive(self, row: AttemptRow, now: float) -> Attempt:
+        job = self.job(row.job)
+        folder = AttemptDir(self._jobs_dir / row.attempt)
+        attempt = Attempt(
+            attempt_id=row.attempt,
+            number=row.number,
+            job_id=row.job,
+            module=job.module,
+            short=job.short,
+            stage=job.stage,
+            capabilities=row.capabilities,
+            cores=row.cores,
+            mem_gb=row.mem_gb,
+            stop_grace_s=row.stop_grace_s,
+            timeout_s=job.timeout_s,
+            feed_of=job.feed_of,
+            folder=folder,
+            system=self._system,
+            spawned_mono_s=now,
+            duty=row.duty,
+            launcher=row.launcher,
+            runner=row.runner,
+            ran_before_s=row.ran_s,
+        )
+        for name in ("launcher", "runner"):
+            told = read_document(folder.root / f"{name}.json")
+            if getattr(attempt, name) is None and told is not None and told.get("attempt_id") == row.attempt:
+                setattr(attempt, name, ProcessId.from_dict(told))
+            if name == "runner" and told is not None and row.boot_id == boot_id():
+                attempt.spawned_mono_s = min(now, float(told.get("mono_s", now)))
+        attempt._spans.append((attempt.spawned_mono_s, None))
+        if row.stop is not None:
+            attempt.begin_stopping(Stop(row.stop["reason"], row.stop["requeue"], row.stop["fault"]), now)
+        return attempt
+
+    def _reopen(self, attempt: Attempt) -> bool:
+        try:
+            attempt.pipe = os.open(attempt.folder.fifo, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return False
+        attempt.heartbeat()
+        return True
+
+    def _sweep(self, keep: set[str]) -> None:
+        """Folders of attempts whose end is recorded: a crash may have come before they were deleted."""
+        for folder in self._jobs_dir.iterdir():
+            if folder.is_dir() and folder.name not in keep and folder.name not in self._live:
+                AttemptDir(folder).remove()
+
+    def shutdown(self, now: float) -> None:
+        """The agent ends in order: stop and requeue every attempt. Goes on in ``tick`` until ``attempts()`` is empty."""
+        for attempt in self.attempts():
+            self.stop(attempt.attempt_id, "the agent is ending", requeue=True, fault=False)
+        self.tick(now)
+
+    def drain(self, limit_s: float) -> bool:
+        """Tick until no attempt is left, at most ``limit_s``; whether that was reached. Blocks."""
+        deadline = time.monotonic() + limit_s
+        while self._live and time.monotonic() < deadline:
+            self.tick(self._clock())
+            time.sleep(0.02)
+        return not self._live
+
+
+def _own_pids() -> Iterable[int]:
+    uid = os.getuid()
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError):
+                if os.stat(f"/proc/{name}").st_uid == uid:
+                    yield int(name)

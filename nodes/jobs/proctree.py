@@ -1,0 +1,159 @@
+"""Process trees under /proc, and signals that cannot hit a stranger.
+
+Standard library only and free of project imports: the launcher (``python -I -S``) loads this file by its path.
+
+A signal goes through a pidfd: opened first, then the start ticks are compared, then sent. A pid that was used again between the
+walk and the signal has other ticks, and one that is used again after the pidfd was opened is not what the pidfd names.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+__all__ = ["CLOCK_TICKS", "STOPPED", "Proc", "ProcSystem", "System", "signal_tree", "walk"]
+
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+STOPPED = "Tt"
+DEAD = "ZX"
+
+
+class Proc(NamedTuple):
+    """One process as read: identity, parent, state letter, session and CPU clock ticks (own; of reaped children)."""
+
+    pid: int
+    start_ticks: int
+    ppid: int
+    state: str
+    session: int
+    own_ticks: int
+    reaped_ticks: int
+
+    @property
+    def dead(self) -> bool:
+        return self.state in DEAD
+
+
+class System(Protocol):
+    """What the job ladder needs of the operating system; tests put their own in its place."""
+
+    def stat(self, pid: int) -> Proc | None: ...
+
+    def children(self, pid: int) -> list[int]: ...
+
+    def kill(self, pid: int, start_ticks: int, sig: int) -> bool: ...
+
+
+class ProcSystem:
+    """The running machine."""
+
+    def stat(self, pid: int) -> Proc | None:
+        """The process, zombies included; None where there is none.
+
+        Raises:
+            OSError: it is there and cannot be read.
+        """
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                raw = file.read()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        f = raw[raw.rindex(b")") + 2 :].split()
+        return Proc(
+            pid=pid,
+            start_ticks=int(f[19]),
+            ppid=int(f[1]),
+            state=f[0].decode("ascii"),
+            session=int(f[3]),
+            own_ticks=int(f[11]) + int(f[12]),
+            reaped_ticks=int(f[13]) + int(f[14]),
+        )
+
+    def children(self, pid: int) -> list[int]:
+        """Pids whose parent is any thread of ``pid``. Empty where it is gone."""
+        found: list[int] = []
+        try:
+            threads = os.listdir(f"/proc/{pid}/task")
+        except OSError:
+            return found
+        for thread in threads:
+            try:
+                with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                    found.extend(int(child) for child in file.read().split())
+            except (FileNotFoundError, ProcessLookupError):
+                if not _kernel_lists_children():
+                    return self._children_by_scan(pid)
+        return found
+
+    def _children_by_scan(self, parent: int) -> list[int]:
+        found = []
+        for name in os.listdir("/proc"):
+            if name.isdigit():
+                try:
+                    proc = self.stat(int(name))
+                except OSError:
+                    continue
+                if proc is not None and proc.ppid == parent:
+                    found.append(proc.pid)
+        return found
+
+    def kill(self, pid: int, start_ticks: int, sig: int) -> bool:
+        """Send ``sig`` to exactly that process; False where it is gone (or the pid is another's by now)."""
+        try:
+            fd = os.pidfd_open(pid)
+        except (ProcessLookupError, OSError):
+            return False
+        try:
+            now = self.stat(pid)
+            if now is None or now.start_ticks != start_ticks:
+                return False
+            signal.pidfd_send_signal(fd, sig)
+        except ProcessLookupError:
+            return False
+        finally:
+            os.close(fd)
+        return True
+
+
+def _kernel_lists_children() -> bool:
+    return os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
+
+
+def walk(system: System, roots: Iterable[tuple[int, int]]) -> list[Proc]:
+    """The processes ``roots`` (pid, start ticks) and everything below them, parents first, zombies included.
+
+    A root whose ticks differ is a stranger with a used pid and is left out with all below it. A child counts only where its
+    own parent field says so and it did not start before its parent.
+    """
+    found: dict[int, Proc] = {}
+    queue: list[Proc] = []
+    for pid, ticks in roots:
+        proc = _stat(system, pid)
+        if proc is not None and proc.start_ticks == ticks and pid not in found:
+            found[pid] = proc
+            queue.append(proc)
+    while queue:
+        parent = queue.pop(0)
+        for pid in system.children(parent.pid):
+            if pid in found:
+                continue
+            child = _stat(system, pid)
+            if child is None or child.ppid != parent.pid or child.start_ticks < parent.start_ticks:
+                continue
+            found[pid] = child
+            queue.append(child)
+    return list(found.values())
+
+
+def _stat(system: System, pid: int) -> Proc | None:
+    try:
+        return system.stat(pid)
+    except OSError:
+        return None
+
+
+def signal_tree(system: System, members: Sequence[Proc], sig: int) -> list[Proc]:
+    """Send ``sig`` to each live member; those that it reached."""
+    return [proc for proc in members if not proc.dead and system.kill(proc.pid, proc.start_ticks, sig)]

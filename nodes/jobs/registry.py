@@ -1,0 +1,224 @@
+"""The spawn registry: jobs and attempts in the node's ``journal.sqlite``.
+
+An attempt's row is committed before its launcher is started, and the launcher starts no runner before its own identity stands in
+that row, so there is never a process that is not in here.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nodes.clock import utc_iso
+from nodes.identity import ProcessId, boot_id
+from policies.jobs import JobState
+
+__all__ = ["AttemptRow", "Job", "Registry"]
+
+_SCHEMA = (
+    """CREATE TABLE IF NOT EXISTS jobs (
+        job INTEGER PRIMARY KEY AUTOINCREMENT, module TEXT NOT NULL, short TEXT NOT NULL, stage TEXT NOT NULL,
+        payload TEXT NOT NULL, timeout_s REAL, max_attempts INTEGER NOT NULL, feed_of TEXT,
+        state TEXT NOT NULL, outcome TEXT, code TEXT, reason TEXT, remedy TEXT, attempt TEXT,
+        attempts INTEGER NOT NULL DEFAULT 0, counted INTEGER NOT NULL DEFAULT 0, soft_retries INTEGER NOT NULL DEFAULT 0,
+        queued_at TEXT NOT NULL, started_at TEXT, ended_at TEXT, result TEXT, failure TEXT)""",
+    """CREATE TABLE IF NOT EXISTS attempts (
+        attempt TEXT PRIMARY KEY, job INTEGER NOT NULL REFERENCES jobs(job), number INTEGER NOT NULL, bundle TEXT NOT NULL,
+        capabilities TEXT NOT NULL, cores REAL NOT NULL, mem_gb REAL NOT NULL, stop_grace_s REAL NOT NULL,
+        boot_id TEXT NOT NULL, launcher_pid INTEGER, launcher_ticks INTEGER, runner_pid INTEGER, runner_ticks INTEGER,
+        duty REAL, stop TEXT, started_at TEXT NOT NULL, ended_at TEXT, exit_code INTEGER, exit_signal INTEGER,
+        ended_by TEXT, verdict TEXT, cpu_s REAL, ran_s REAL NOT NULL DEFAULT 0, events TEXT)""",
+    "CREATE INDEX IF NOT EXISTS attempts_open ON attempts(job) WHERE ended_at IS NULL",
+    "CREATE INDEX IF NOT EXISTS jobs_open ON jobs(state) WHERE state <> 'ended'",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job's row. ``payload``, ``result`` and ``failure`` are JSON values; times are ISO 8601 UTC."""
+
+    job: int
+    module: str
+    short: str
+    stage: str
+    payload: Any
+    timeout_s: float | None
+    max_attempts: int
+    feed_of: str | None
+    state: JobState
+    outcome: str | None
+    code: str | None
+    reason: str | None
+    remedy: str | None
+    attempt: str | None
+    attempts: int
+    counted: int
+    soft_retries: int
+    queued_at: str
+    started_at: str | None
+    ended_at: str | None
+    result: Any
+    failure: Any
+
+    def as_dict(self) -> dict[str, Any]:
+        """The record of the socket's ``job_list``; ``share`` and ``duty`` belong to a live attempt."""
+        names = (
+            "job module stage state outcome code reason remedy attempt attempts feed_of queued_at started_at ended_at"
+        )
+        return {**{name: getattr(self, name) for name in names.split()}, "share": None, "duty": None}
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRow:
+    """An attempt's row as the restarted agent finds it."""
+
+    attempt: str
+    job: int
+    number: int
+    bundle: str
+    capabilities: frozenset[str]
+    cores: float
+    mem_gb: float
+    stop_grace_s: float
+    launcher: ProcessId | None
+    runner: ProcessId | None
+    boot_id: str
+    duty: float | None
+    stop: dict[str, Any] | None
+    ran_s: float
+
+
+class Registry:
+    """Rows in, rows out. Each method that changes something is one committed transaction."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        with self._db:
+            for statement in _SCHEMA:
+                self._db.execute(statement)
+
+    def _rows(self, statement: str, values: tuple[Any, ...] = ()) -> list[sqlite3.Row]:
+        cursor = self._db.cursor()
+        cursor.row_factory = sqlite3.Row
+        return list(cursor.execute(statement, values))
+
+    def _change(self, table: str, key: str, value: Any, change: Mapping[str, Any]) -> None:
+        names = ", ".join(f"{name} = ?" for name in change)
+        with self._db:
+            self._db.execute(f"UPDATE {table} SET {names} WHERE {key} = ?", (*change.values(), value))
+
+    # -- jobs -----------------------------------------------------------------------------------------------------------
+
+    def add_job(
+        self,
+        module: str,
+        short: str,
+        stage: str,
+        payload: Any,
+        timeout_s: float | None,
+        max_attempts: int,
+        feed_of: str | None,
+    ) -> Job:
+        with self._db:
+            cursor = self._db.execute(
+                "INSERT INTO jobs (module, short, stage, payload, timeout_s, max_attempts, feed_of, state, queued_at) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, 'waiting', ?)",
+                (module, short, stage, json.dumps(payload), timeout_s, max_attempts, feed_of, utc_iso()),
+            )
+        found = self.job(int(cursor.lastrowid or 0))
+        assert found is not None
+        return found
+
+    def job(self, job: int) -> Job | None:
+        rows = self._rows("SELECT * FROM jobs WHERE job = ?", (job,))
+        return _job(rows[0]) if rows else None
+
+    def jobs(self, state: str | None = None, limit: int = 1000) -> list[Job]:
+        """Newest first."""
+        where, values = ("WHERE state = ?", (state, limit)) if state else ("", (limit,))
+        return [_job(row) for row in self._rows(f"SELECT * FROM jobs {where} ORDER BY job DESC LIMIT ?", values)]
+
+    def waiting(self) -> list[Job]:
+        """Oldest first."""
+        return [_job(row) for row in self._rows("SELECT * FROM jobs WHERE state = 'waiting' ORDER BY job")]
+
+    def change_job(self, job: int, **change: Any) -> None:
+        self._change("jobs", "job", job, change)
+
+    # -- attempts -------------------------------------------------------------------------------------------------------
+
+    def add_attempt(self, row: Mapping[str, Any]) -> None:
+        """Before any process of the attempt exists; the job's state changes in the same transaction."""
+        with self._db:
+            names = ", ".join(row)
+            marks = ", ".join("?" for _ in row)
+            self._db.execute(f"INSERT INTO attempts ({names}) VALUES ({marks})", tuple(row.values()))
+            self._db.execute(
+                "UPDATE jobs SET state = 'running', attempt = ?, attempts = attempts + 1, started_at = ?, reason = NULL, "
+                "code = NULL WHERE job = ?",
+                (row["attempt"], row["started_at"], row["job"]),
+            )
+
+    def change_attempt(self, attempt: str, **change: Any) -> None:
+        self._change("attempts", "attempt", attempt, change)
+
+    def open_attempts(self) -> list[AttemptRow]:
+        return [_attempt(row) for row in self._rows("SELECT * FROM attempts WHERE ended_at IS NULL ORDER BY rowid")]
+
+    def attempts_of(self, job: int) -> list[dict[str, Any]]:
+        """All attempts of a job as plain records, oldest first."""
+        rows = self._rows("SELECT * FROM attempts WHERE job = ? ORDER BY rowid", (job,))
+        found = []
+        for row in rows:
+            record = dict(row)
+            record["events"] = json.loads(record["events"]) if record["events"] else []
+            record["stop"] = json.loads(record["stop"]) if record["stop"] else None
+            record["capabilities"] = json.loads(record["capabilities"])
+            found.append(record)
+        return found
+
+    def end_attempt(
+        self, attempt: str, job: int, attempt_change: Mapping[str, Any], job_change: Mapping[str, Any]
+    ) -> None:
+        """Attempt and job in one transaction: a crash leaves both as before or both as after."""
+        with self._db:
+            for table, key, value, change in (
+                ("attempts", "attempt", attempt, attempt_change),
+                ("jobs", "job", job, job_change),
+            ):
+                names = ", ".join(f"{name} = ?" for name in change)
+                self._db.execute(f"UPDATE {table} SET {names} WHERE {key} = ?", (*change.values(), value))
+
+
+def _job(row: sqlite3.Row) -> Job:
+    values = {name: row[name] for name in row.keys()}  # noqa: SIM118 - a Row iterates over values
+    for name in ("payload", "result", "failure"):
+        values[name] = json.loads(values[name]) if values[name] is not None else None
+    return Job(**values)
+
+
+def _attempt(row: sqlite3.Row) -> AttemptRow:
+    def who(name: str) -> ProcessId | None:
+        if row[f"{name}_pid"] is None:
+            return None
+        return ProcessId(row[f"{name}_pid"], row[f"{name}_ticks"], row["boot_id"])
+
+    return AttemptRow(
+        attempt=row["attempt"],
+        job=row["job"],
+        number=row["number"],
+        bundle=row["bundle"],
+        capabilities=frozenset(json.loads(row["capabilities"])),
+        cores=row["cores"],
+        mem_gb=row["mem_gb"],
+        stop_grace_s=row["stop_grace_s"],
+        launcher=who("launcher"),
+        runner=who("runner"),
+        boot_id=row["boot_id"] or boot_id(),
+        duty=row["duty"],
+        stop=json.loads(row["stop"]) if row["stop"] else None,
+        ran_s=row["ran_s"],
+    )

@@ -1,0 +1,140 @@
+"""From the files an attempt left to the rows that record its end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nodes.clock import utc_iso
+from nodes.jobs.attempt import Attempt
+from nodes.jobs.registry import Job
+from nodes.jobs.workdir import AttemptDir, newest_lines
+from policies.jobs import ExitFacts, Stop, Verdict, backoff_s, judge_exit
+
+__all__ = ["Ending", "conclude", "forget_events", "give_earlier_events", "newest_events"]
+
+RESUME_BYTES_MAX = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What is written when an attempt has ended."""
+
+    facts: ExitFacts
+    verdict: Verdict
+    attempt_change: dict[str, Any]
+    job_change: dict[str, Any]
+    cpu_s: float | None
+    backoff_s: float
+
+
+def newest_events(attempt: Attempt) -> list[str]:
+    return newest_lines(attempt.folder.work / "events.ndjson")
+
+
+def conclude(attempt: Attempt, job: Job, told: Mapping[str, Any] | None, now: float, node_dir: Path) -> Ending:
+    """Judge the end of an attempt.
+
+    Args:
+        told: the launcher's ``exit.json``; None where the launcher was lost.
+    """
+    left = attempt.folder.outcome(job.short)
+    facts = ExitFacts(
+        exit_code=told.get("exit_code") if told else None,
+        signal=told.get("signal") if told else None,
+        result=left.state,
+        failure=left.failure,
+        stop=_who_stopped(attempt, told),
+        result_why=left.why,
+    )
+    verdict = judge_exit(
+        facts, counted_before=job.counted, max_attempts=job.max_attempts, soft_retries=job.soft_retries
+    )
+    requeued = verdict.next == "requeue"
+    soft_retries = job.soft_retries + 1 if requeued and verdict.wait and not verdict.counts else 0
+    if requeued and "resumable" in attempt.capabilities:
+        _keep_events(node_dir / "jobs", job.job, attempt.folder)
+    result = left.result if verdict.outcome == "done" and job.feed_of is None else None
+    if result is not None:
+        _keep_artifacts(result, attempt.folder, node_dir / "artifacts" / str(job.job))
+    ended_at = utc_iso()
+    cpu_s = told.get("cpu_s") if told else None
+    attempt_change = {
+        "ended_at": ended_at,
+        "exit_code": facts.exit_code,
+        "exit_signal": facts.signal,
+        "ended_by": facts.stop.by if facts.stop is not None else ("launcher lost" if told is None else "itself"),
+        "verdict": verdict.reason,
+        "cpu_s": cpu_s,
+        "ran_s": attempt.unheld_s(now),
+        "events": json.dumps(newest_events(attempt)),
+    }
+    outcome = "thrown_away" if verdict.outcome == "done" and job.feed_of is not None else verdict.outcome
+    failure = None if verdict.outcome == "done" else left.failure_document
+    job_change = {
+        "state": "waiting" if requeued else "ended",
+        "outcome": outcome,
+        "reason": verdict.reason,
+        "attempt": None if requeued else attempt.attempt_id,
+        "counted": job.counted + (1 if verdict.counts else 0),
+        "soft_retries": soft_retries,
+        "ended_at": None if requeued else ended_at,
+        "result": json.dumps(result) if result is not None else None,
+        "failure": json.dumps(failure) if failure is not None else None,
+    }
+    return Ending(facts, verdict, attempt_change, job_change, cpu_s, backoff_s(max(soft_retries, job.counted + 1)))
+
+
+def _who_stopped(attempt: Attempt, told: Mapping[str, Any] | None) -> Stop | None:
+    if attempt.stopping is not None:
+        return attempt.stopping
+    if told and told.get("ended_by"):
+        return Stop(str(told["ended_by"]), requeue=True, fault=False, by="launcher")
+    return None
+
+
+def _keep_artifacts(result: Mapping[str, Any], folder: AttemptDir, place: Path) -> None:
+    """Hard links, so that a crash before the rows are committed leaves the work directory whole."""
+    for artifact in result.get("artifacts") or []:
+        for file in artifact["files"]:
+            local = file.get("local", file.get("path"))
+            target = place / local
+            target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with contextlib.suppress(FileExistsError):
+                os.link(folder.work / local, target)
+
+
+def _resume_path(jobs_dir: Path, job: int) -> Path:
+    return jobs_dir / f"resume-{job}.ndjson"
+
+
+def _keep_events(jobs_dir: Path, job: int, folder: AttemptDir) -> None:
+    """Add this attempt's events to those of earlier ones; a last line without its end is dropped."""
+    source = folder.work / "events.ndjson"
+    if not source.is_file() or source.is_symlink():
+        return
+    earlier = folder.work / "resume.ndjson"
+    temporary = _resume_path(jobs_dir, job).with_suffix(".tmp")
+    with open(temporary, "wb") as out:
+        for path in (earlier, source):
+            if path.is_file() and not path.is_symlink() and out.tell() < RESUME_BYTES_MAX:
+                data = path.read_bytes()
+                out.write(data[: data.rfind(b"\n") + 1])
+        out.flush()
+        os.fsync(out.fileno())
+    os.replace(temporary, _resume_path(jobs_dir, job))
+
+
+def give_earlier_events(jobs_dir: Path, job: int, folder: AttemptDir) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        shutil.copyfile(_resume_path(jobs_dir, job), folder.work / "resume.ndjson")
+
+
+def forget_events(jobs_dir: Path, job: int) -> None:
+    _resume_path(jobs_dir, job).unlink(missing_ok=True)
