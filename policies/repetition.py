@@ -1,0 +1,201 @@
+"""Repetition must not manufacture certificates (harness.md, "Certificates").
+
+A run that is repeated until it passes passes in the end, whatever the truth is. So an ending that was no pass costs two
+passes in a row, and one that showed harm takes back what was certified for the same work at that duty or more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Protocol
+
+from policies.harness.spec import RunSpec
+
+if TYPE_CHECKING:
+    from policies.certificate import Certificate
+
+__all__ = ["HARM", "PASS", "PASSES_WITHIN", "PastRun", "Standing", "revocations", "standing"]
+
+PASS = "no slowdown shown"
+HARM = ("slowdown", "harm_suspected")
+PASSES_WITHIN = timedelta(days=14)
+PASSES_OWED = 2
+_SAME_DUTY = 1e-9
+
+Record = Mapping[str, Any]
+Work = frozenset[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class PastRun:
+    """What counts of an ended run.
+
+    ``stages`` are the (module, stage) pairs under test, ``work`` what was asked for in words. ``looked``: its blocks
+    were judged at least once. ``share`` is the mean metered share over its counted ON windows; None: unknown.
+    """
+
+    run: str
+    rule: str
+    work: str
+    stages: Work
+    duty: float | None
+    kind: str
+    ending: str
+    ended_at: datetime
+    looked: bool
+    demonstration: bool
+    share: float | None = None
+
+    @classmethod
+    def of(cls, record: Record) -> PastRun:
+        """From a RunRecord that has ended. Raises ``ValueError`` on one whose end has no aware time."""
+        spec = RunSpec.model_validate(record["spec"])
+        ended_at = datetime.fromisoformat(str(record["ended_at"]))
+        if ended_at.tzinfo is None:
+            raise ValueError(f"run {record['run']}: the time of its end has no offset: {record['ended_at']}")
+        return cls(
+            run=str(record["run"]),
+            rule=spec.rule,
+            work=spec.work,
+            stages=frozenset((str(item["module"]), str(item["stage"])) for item in record.get("work") or ()),
+            duty=spec.duty,
+            kind=spec.kind,
+            ending=str(record["ending"]),
+            ended_at=ended_at.astimezone(UTC),
+            looked=bool(record.get("looks", True)),
+            demonstration=spec.demonstration or bool((record.get("source") or {}).get("timed")),
+            share=_mean_share(record.get("blocks") or ()),
+        )
+
+    @property
+    def passed(self) -> bool:
+        return self.ending == PASS
+
+    @property
+    def counts(self) -> bool:
+        """Whether it stands in the way of a certificate: no pass, and not an abort before anything was judged."""
+        return not self.passed and (self.ending != "aborted" or self.looked)
+
+    def same_thing(self, other: PastRun) -> bool:
+        """Same rule, work and duty: calling the same stages by another name makes it no other work."""
+        return self.rule == other.rule and _same_duty(self.duty, other.duty) and _same_work(self, other)
+
+
+class _HasWork(Protocol):
+    @property
+    def work(self) -> str: ...
+
+    @property
+    def stages(self) -> Work: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Whether a pass may certify, and if not why and what would. ``passes_needed`` counts passes after this one."""
+
+    may_certify: bool
+    passes_needed: int = 0
+    why: str = ""
+    remedy: str = ""
+
+
+def standing(run: PastRun | Record, others: Iterable[PastRun | Record]) -> Standing:
+    """May the pass ``run`` certify, after ``others`` (in any order; open runs and other kinds are left aside)?
+
+    After an ending that counts, the same rule, work and duty needs two passes in a row within 14 days, this one among
+    them. A demonstration pass counts for demonstration certificates only; a failed one counts always.
+    """
+    this = _past(run)
+    if not this.passed:
+        return Standing(False, PASSES_OWED, f"it ended {this.ending}", "only a pass certifies")
+    before = sorted((past for past in _ended(others) if past.run != this.run), key=lambda past: past.ended_at)
+    owed: PastRun | None = None
+    in_row: list[PastRun] = []
+    for past in [*(each for each in before if each.ended_at <= this.ended_at), this]:
+        if past.kind != "ab" or not past.same_thing(this):
+            continue
+        if past.counts:
+            owed, in_row = past, []
+        elif past.passed and (this.demonstration or not past.demonstration):
+            in_row = [each for each in in_row if past.ended_at - each.ended_at <= PASSES_WITHIN] + [past]
+            if len(in_row) >= PASSES_OWED and past is not this:
+                owed = None
+    if owed is None or len(in_row) >= PASSES_OWED:
+        return Standing(True)
+    return Standing(
+        False,
+        1,
+        f"run {owed.run} for the same rule, work and duty ended {owed.ending}, so it takes two passes in a row within "
+        f"{PASSES_WITHIN.days} days, and this is the first",
+        "run the same once more; a second pass certifies",
+    )
+
+
+def revocations(run: PastRun | Record, certificates: Sequence[Certificate]) -> list[Certificate]:
+    """The certificates that the ended ``run`` takes back: harm at a duty speaks against that work at that duty or more.
+
+    The duty of harm is the smaller of the duty asked and the share that was metered; where neither is known, any
+    certificate for that work falls.
+    """
+    past = _past(run)
+    if past.kind != "ab" or past.ending not in HARM:
+        return []
+    known = [value for value in (past.duty, past.share) if value is not None]
+    at = min(known, default=0.0)
+    return [
+        certificate
+        for certificate in certificates
+        if certificate.rule == past.rule
+        and _same_work(past, _Certified(certificate))
+        and (certificate.certified_duty >= at - _SAME_DUTY or _asked_as_much(certificate, past))
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Certified:
+    certificate: Certificate
+
+    @property
+    def work(self) -> str:
+        return self.certificate.work_asked
+
+    @property
+    def stages(self) -> Work:
+        return frozenset((item.module, item.stage) for item in self.certificate.work)
+
+
+def _asked_as_much(certificate: Certificate, past: PastRun) -> bool:
+    """Whether the certificate's run was asked for that duty or more and held a little less of it."""
+    if certificate.duty_asked is None or past.duty is None:
+        return False
+    return certificate.duty_asked >= past.duty - _SAME_DUTY
+
+
+def _past(run: PastRun | Record) -> PastRun:
+    return run if isinstance(run, PastRun) else PastRun.of(run)
+
+
+def _ended(runs: Iterable[PastRun | Record]) -> Iterable[PastRun]:
+    for run in runs:
+        if isinstance(run, PastRun):
+            yield run
+        elif run.get("state") == "ended":
+            yield PastRun.of(run)
+
+
+def _same_duty(a: float | None, b: float | None) -> bool:
+    return a is b if a is None or b is None else abs(a - b) <= _SAME_DUTY
+
+
+def _same_work(a: _HasWork, b: _HasWork) -> bool:
+    return a.work == b.work or bool(a.stages & b.stages)
+
+
+def _mean_share(blocks: Iterable[Mapping[str, Any]]) -> float | None:
+    """Mean metered share over the ON windows of the counted blocks; None where one is unknown, or there is none."""
+    shares = [(block.get("on") or {}).get("dose") for block in blocks if block.get("state") == "counted"]
+    known = [float(share) for share in shares if share is not None and math.isfinite(share)]
+    return math.fsum(known) / len(known) if known and len(known) == len(shares) else None
