@@ -73,7 +73,7 @@ class Agent:
                 "AGENT_UNREACHABLE",
                 f"node {self.node}",
                 f"no agent answers on {error.path}: {error.why}{known}",
-                f"start it: {start_command(self.home, f'node run {self.node}')}",
+                start_command(self.home, f"node run {self.node}"),
             ) from error
 
     def is_running(self) -> bool:

@@ -49,7 +49,7 @@ def connect(settings: Settings) -> Fleet:
             "SERVER_UNREACHABLE",
             f"Prefect server {url}" if url else "the Prefect server",
             str(why),
-            f"start it: {start_command(settings.home, 'up')}",
+            start_command(settings.home, "up"),
         )
     return Fleet(url)
 

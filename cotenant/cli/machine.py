@@ -178,7 +178,7 @@ def _status(in_force: Settings) -> OperationResult:
     url = in_force.api_url
     why = "it has never been started in this home" if url is None else server_answers(url)
     errors: list[OperationError] = []
-    up_command = f"start it: {start_command(in_force.home, 'up')}"
+    up_command = start_command(in_force.home, "up")
     if why is not None:
         errors.append(OperationError("SERVER_UNREACHABLE", f"Prefect server {url or ''}".strip(), why, up_command))
     logs = {log.node: log for log in read_all(in_force.home) if log.alive or log.living}

@@ -174,7 +174,7 @@ class WorkerPiece:
                     "SERVER_UNREACHABLE",
                     "the Prefect server",
                     "there is none in this home and COTENANT_PREFECT_API_URL names no other",
-                    "start it: cotenant up",
+                    "cotenant up",
                 )
             self._worker = WorkerProcess(self._settings.home, self._node, url, ROOT)
         return self._worker

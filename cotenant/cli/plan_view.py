@@ -12,6 +12,9 @@ MOST_PROCESSES = 5
 
 def plan_lines(plan: dict[str, Any]) -> Iterator[str]:
     """One line an item; everything in it comes from the agent's answer to ``run_plan``."""
+    from policies.harness.plan_text import plan_words
+    from policies.harness.spec import RunSpec
+
     spec, rule, source = plan["spec"], plan["rule"], plan["source"]
     kind = {
         "ab": "measure fleet work",
@@ -24,19 +27,7 @@ def plan_lines(plan: dict[str, Any]) -> Iterator[str]:
     if source.get("timed"):
         yield from _item("", [f"its lines look timed: {source.get('timed_why')}"])
     yield from _item("work", list(_work(plan)) or ["none: no fleet work runs in this kind of run"])
-    window, washout = spec["window_s"], spec["washout_s"]
-    yield from _item(
-        "windows", [f"{window:g} s each, after a washout of {washout:g} s; ON or OFF first by a coin, block by block"]
-    )
-    looks = plan.get("looks") or []
-    shown = ", ".join(str(look) for look in looks[:3]) + (" …" if len(looks) > 3 else "")
-    yield from _item("looks", [f"at {shown} counted blocks, at most {plan['n_max']}; the first that decides is final"])
-    yield from _item(
-        "time",
-        [
-            f"{plan['planned_blocks']} blocks are planned, {_hours(plan['planned_hours'])}; longest {_hours(plan['longest_hours'])}"
-        ],
-    )
+    yield from _item("length", [plan_words(RunSpec.model_validate(spec)), "ON or OFF first by a coin, block by block"])
     yield from _item("margin", [f"a slowdown of {100 * spec['margin']:g} % counts"])
     yield from _item("held", plan["held"])
     yield from _item("may happen", plan["allowed"])
@@ -80,11 +71,6 @@ def _work(plan: dict[str, Any]) -> Iterator[str]:
         name = f"{item.get('short') or item['module']}/{item['stage']}"
         fed = ", kept loaded during ON windows (--feed)" if plan.get("feed") == name else ""
         yield f"{name}, {duty}; {item['queued']} queued, {item['running']} running{fed}"
-
-
-def _hours(hours: float) -> str:
-    minutes = hours * 60.0
-    return f"about {minutes:.0f} min" if minutes < 100 else f"about {hours:.1f} h"
 
 
 def _attempt(attempt: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -80,9 +80,10 @@ def emit(result: OperationResult, command: str, *, as_json: bool) -> None:
 
 def _print(out: Console, part: RenderableType) -> None:
     # Strings are text of programs and owners: never read as markup.
-    out.print(part, markup=False) if isinstance(part, str) else out.print(part)
-
-
-def as_plain(value: Any) -> Any:
-    """JSON round trip of what a pydantic model or dataclass dump may hold (dates, tuples, paths)."""
-    return json.loads(json.dumps(value, default=str))
+    if out.is_terminal:
+        out.print(part, markup=False) if isinstance(part, str) else out.print(part)
+        return
+    with out.capture() as caught:
+        out.print(part, markup=False) if isinstance(part, str) else out.print(part)
+    # Cells are padded to their column; in a file that is noise.
+    out.file.write("\n".join(line.rstrip() for line in caught.get().splitlines()) + "\n")

@@ -1,0 +1,386 @@
+"""`cotenant demo`: the main job, whole and real, on a sample protected program in a home of its own.
+
+A real trainer runs; the owner's section protects it; fleet work runs beside it in random windows; the run says whether the
+trainer got slower, and the verdict is recomputed from the raw windows. Each step is the command that an owner would type.
+Everything started here is ended here, whatever happens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from cotenant.cli.result import Exit, OperationError, OperationResult
+from nodes.identity import ProcessId, identify
+
+if TYPE_CHECKING:
+    from cotenant.cli.agents import Agent
+    from cotenant.cli.supervisor import Supervisor
+    from cotenant.settings import Settings
+
+__all__ = ["run_demo", "section_text"]
+
+ROOT = Path(__file__).resolve().parents[1]
+NODE, RULE, WORK = "local", "trainer", "llmserve/selftest"
+WINDOW_S, WASHOUT_S, MARGIN, DUTY = 8.0, 2.0, 0.10, 0.3
+# 12 blocks are the most that these hours hold, so the demo decides within minutes or says that it cannot.
+MAX_HOURS = 0.067
+MOST_BLOCKS = 12
+# The plan wants a source with a history: its rate, and whether its lines come on a timer.
+STEPS_BEFORE_RUN = 200
+SOURCE_WITHIN_S = 120.0
+TRAINER_SECONDS = 3600.0
+# The run itself takes at most five minutes; the rest is for a machine that is busy with other things.
+RUN_WITHIN_S = 900.0
+HONEST = ("no slowdown shown", "slowdown", "inconclusive", "refused", "harm_suspected")
+
+
+class Interrupted(Exception):
+    """Ctrl-C or SIGTERM."""
+
+
+class StepFailed(Exception):
+    """A step that the demo cannot go on without."""
+
+    def __init__(self, error: OperationError) -> None:
+        super().__init__(error.why)
+        self.error = error
+
+
+def section_text(events: Path) -> str:
+    """The owner's section for the sample trainer that writes these events."""
+    pattern = json.dumps(r"examples/trainer\.py .*" + re.escape(str(events)))
+    path = json.dumps(str(events))
+    return f"""\
+# The sample trainer is protected: fleet work beside it must be proven harmless first.
+schema = 1
+
+[node]
+gpu_jobs = "when_no_gpu_protected"   # no device work beside the trainer, but what a run lets happen
+duty_device = "cpu"                  # this machine's accelerator is its processor
+accept_demonstration = true          # a run of short windows earns only a demonstration certificate
+
+[[rule]]
+id = "{RULE}"
+match = {{ argv_regex = {pattern} }}
+tree = "descendants"
+protect = {{ metric = "progress_rate", max_slowdown = 0.05, source = {{ jsonl = {path}, event = "step_done" }} }}
+"""
+
+
+def run_demo(*, full: bool, keep: bool, out: Path) -> OperationResult:
+    """Run it. The result is done when it came to an honest answer, whichever that is."""
+    home = Path(tempfile.mkdtemp(prefix="cotenant-demo-"))
+    for name in [name for name in os.environ if name.startswith("COTENANT_")]:
+        del os.environ[name]  # the demo has nothing to do with an installed node
+    os.environ["COTENANT_HOME"] = str(home)
+    demo = Demo(home, out.expanduser().resolve())
+    try:
+        with _interruptible():
+            answer = demo.run(full=full)
+            if keep:
+                demo.say(f"everything stays up until Ctrl-C; home {home}, the UI at {demo.ui()}")
+                while True:
+                    time.sleep(1.0)
+        return answer
+    except Interrupted:
+        if demo.answer is not None:
+            return demo.answer
+        return OperationResult.failed(
+            Exit.OTHER_ANSWER,
+            OperationError("INTERRUPTED", "the demo", "it was interrupted before it had an answer", "cotenant demo"),
+        )
+    except StepFailed as failed:
+        demo.keep_logs()
+        return OperationResult.failed(Exit.OTHER_ANSWER, failed.error)
+    finally:
+        demo.stop()
+        shutil.rmtree(home, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGINT and SIGTERM unwind the demo once; the stopping that follows is not cut short by another one."""
+
+    def asked(_signal: int, _frame: FrameType | None) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        raise Interrupted
+
+    before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number in before:
+            signal.signal(number, signal.SIG_IGN)
+
+
+class Demo:
+    """One demo: what it started, and its steps."""
+
+    def __init__(self, home: Path, out: Path) -> None:
+        from cotenant.settings import Settings
+
+        self.home, self.out = home, out
+        self.settings: Settings = Settings.from_env()
+        self.events = home / "trainer" / "events.jsonl"
+        self.answer: OperationResult | None = None
+        self._since = time.monotonic()
+        self._children: list[tuple[str, subprocess.Popen[bytes], ProcessId]] = []
+        self._supervisor: Supervisor | None = None
+
+    # -- saying ---------------------------------------------------------------------------------------------------------
+
+    def say(self, text: str) -> None:
+        print(f"[{time.monotonic() - self._since:4.0f} s] {text}", file=sys.stderr, flush=True)
+
+    def ui(self) -> str:
+        return (self.settings.api_url or "").removesuffix("/api")
+
+    # -- the steps ------------------------------------------------------------------------------------------------------
+
+    def run(self, *, full: bool) -> OperationResult:
+        minutes = 10 if full else 5
+        self.say(f"a demo of cotenant: about {minutes} minutes. Everything is real, in a home of its own: {self.home}")
+        self.say("1. a program worth protecting: a neural network trains on one core and writes a line for each step")
+        self.start_trainer()
+        self.say("2. the node: the agent that protects it, a Prefect server for long jobs, a worker")
+        self.start_node()
+        self.say("3. the owner says what is protected, and how the program's speed is read")
+        self.protect()
+        self.say("4. the measurement: fleet work in windows ON and OFF, in random order, judged at 8 and 12 blocks")
+        records = [self.measure(DUTY)]
+        self.after(records[-1])
+        if full:
+            self.say("5. the same work once more, uncapped: it takes all the processor time it can get")
+            records.append(self.measure(None))
+            self.after(records[-1])
+        self.answer = self.conclude(records)
+        return self.answer
+
+    def start_trainer(self) -> None:
+        command = [sys.executable, str(ROOT / "examples" / "trainer.py"), "--events", str(self.events)]
+        self.spawn("trainer", [*command, "--seconds", f"{TRAINER_SECONDS:g}"])
+        self.say(f"   $ {shlex.join(['python', 'examples/trainer.py', '--events', str(self.events)])} &")
+
+    def start_node(self) -> None:
+        from cotenant.cli.pieces import node_pieces
+        from cotenant.cli.supervisor import Supervisor
+        from cotenant.cli.uplog import STOP_ORDER
+        from policies.refusal import Refused
+
+        self.say("   $ cotenant up   (the first start of the server makes its database: about 20 s)")
+        pieces = node_pieces(self.settings, NODE, with_server=True, say=lambda line: self.say(f"   {line}"))
+        self._supervisor = Supervisor(pieces, stop_order=STOP_ORDER, say=lambda line: self.say(f"   {line}"))
+        try:
+            self._supervisor.start()
+        except Refused as refused:
+            raise StepFailed(OperationError.of(refused)) from refused
+
+    def protect(self) -> None:
+        section = self.home / "section.toml"
+        section.write_text(section_text(self.events))
+        for line in section.read_text().splitlines():
+            self.say(f"   | {line}")
+        self.cotenant("protection", "set", NODE, str(section), "--yes")
+        agent = self.agent()
+        if not any(module.get("short") == "llmserve" for module in agent.ask("modules")):
+            self.cotenant("module", "add", str(ROOT / "modules" / "llmserve"))
+        self.await_source(agent)
+        self.cotenant("protection", "sources", NODE)
+
+    def await_source(self, agent: Agent) -> None:
+        """Until the trainer has a history, so that the plan can say its rate and judge its lines."""
+        self.say(f"   waiting until the trainer has done {STEPS_BEFORE_RUN} steps under the agent's eyes")
+        until = time.monotonic() + SOURCE_WITHIN_S
+        at_first = self.steps()
+        while self.steps() - at_first < STEPS_BEFORE_RUN:
+            self.check_trainer()
+            if time.monotonic() > until:
+                raise StepFailed(
+                    OperationError(
+                        "DEMO_SLOW", "the trainer", f"fewer than {STEPS_BEFORE_RUN} steps in {SOURCE_WITHIN_S:g} s"
+                    )
+                )
+            time.sleep(0.5)
+        for source in agent.ask("sources"):
+            if source["role"] == "progress" and source.get("rate") is not None:
+                return
+        raise StepFailed(
+            OperationError(
+                "DEMO_SOURCE", str(self.events), "the agent reads no rate from it", "cotenant protection sources"
+            )
+        )
+
+    def measure(self, duty: float | None) -> dict[str, Any]:
+        options = ["--rule", RULE, "--work", WORK, "--feed", WORK]
+        options += ["--duty", f"{duty:g}"] if duty is not None else []
+        options += ["--window", f"{WINDOW_S:g}", "--washout", f"{WASHOUT_S:g}", "--margin", f"{MARGIN:g}"]
+        options += ["--max-hours", f"{MAX_HOURS:g}", "--yes", "--watch"]
+        self.cotenant("protection", "ab", "start", NODE, *options, fine=(0, 1), within_s=RUN_WITHIN_S)
+        newest = self.agent().ask("run_list", limit=1)
+        record = self.agent().ask("run_show", run=newest[0]["run"]) if newest else None
+        if record is None or record["state"] != "ended":
+            raise StepFailed(OperationError("DEMO_RUN", "the run", "it has not ended", "cotenant demo"))
+        return dict(record)
+
+    def after(self, record: dict[str, Any]) -> None:
+        self.say("   the verdict, recomputed from the raw windows:")
+        self.cotenant("protection", "ab", "verify", record["run"])
+        self.say("   what the node keeps of it:")
+        self.cotenant("protection", "certificates", NODE)
+
+    def conclude(self, records: list[dict[str, Any]]) -> OperationResult:
+        from cotenant.cli.report_view import write_report
+        from tasks.reports import build, compare_html
+
+        runs = []
+        for record in records:
+            report = build(record).report
+            paths = write_report(record, self.out)
+            self.say(f"answer: {report.sentence}")
+            self.say(f"   {report.certificate.says}")
+            self.say(f"   the report: {paths['html']}")
+            runs.append(
+                {
+                    "run": record["run"],
+                    "ending": record["ending"],
+                    "sentence": report.sentence,
+                    "certificate": record.get("certificate"),
+                    "files": {kind: str(path) for kind, path in paths.items()},
+                    "ui": f"{self.ui()}/runs/flow-run/{record.get('flow_run_id')}",
+                }
+            )
+        if len(records) > 1:
+            page = self.out / "compared.html"
+            page.write_text(compare_html(records, [f"duty {DUTY:g}", "uncapped"]), encoding="utf-8")
+            self.say(f"   both side by side: {page}")
+        self.say(f"   in the Prefect UI, as long as the demo runs (--keep): {runs[-1]['ui']}")
+        dishonest = [run for run in runs if run["ending"] not in HONEST]
+        errors = [
+            OperationError(
+                "DEMO_NO_ANSWER",
+                f"run {run['run']}",
+                f"it ended '{run['ending']}', which is no answer",
+                "cotenant demo",
+            )
+            for run in dishonest
+        ]
+        return OperationResult(
+            {"runs": runs, "seconds": round(time.monotonic() - self._since, 1)},
+            exit_code=Exit.OTHER_ANSWER if dishonest else Exit.DONE,
+            errors=errors,
+            view=lambda data: [f"{run['ending']}: {run['files']['html']}" for run in data["runs"]],
+        )
+
+    # -- doing ----------------------------------------------------------------------------------------------------------
+
+    def agent(self) -> Agent:
+        from cotenant.cli.agents import Agent
+
+        return Agent(self.settings, NODE)
+
+    def cotenant(self, *arguments: str, fine: tuple[int, ...] = (0,), within_s: float = 180.0) -> None:
+        """An owner's command, its output as an owner sees it."""
+        self.say(f"   $ cotenant {shlex.join(arguments)}")
+        process = self.spawn(
+            "cotenant " + arguments[0], [sys.executable, "-m", "cotenant.cli.main", *arguments], quiet=False
+        )
+        until = time.monotonic() + within_s
+        while process.poll() is None:
+            self.check_trainer()
+            if self._supervisor is not None:
+                self._supervisor.look()
+            if time.monotonic() > until:
+                raise StepFailed(
+                    OperationError("DEMO_SLOW", shlex.join(arguments), f"it took more than {within_s:g} s")
+                )
+            time.sleep(0.1)
+        if process.returncode not in fine:
+            raise StepFailed(
+                OperationError(
+                    "DEMO_STEP",
+                    "cotenant " + shlex.join(arguments),
+                    f"exit status {process.returncode}; its words are above",
+                )
+            )
+
+    def spawn(self, name: str, command: list[str], *, quiet: bool = True) -> subprocess.Popen[bytes]:
+        """A child in a session of its own: Ctrl-C reaches the demo alone, which ends what it started in order."""
+        self.settings.logs.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with open(self.settings.logs / f"{name.split()[0]}.log", "ab") as log:
+            process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=log if quiet else sys.stderr.fileno(),
+                stderr=log if quiet else None,
+                start_new_session=True,
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            )
+        who = identify(process.pid)
+        if who is not None:
+            self._children.append((name, process, who))
+        return process
+
+    def steps(self) -> int:
+        try:
+            return self.events.read_bytes().count(b'"step_done"')
+        except FileNotFoundError:
+            return 0
+
+    def check_trainer(self) -> None:
+        for name, process, _ in self._children:
+            if name == "trainer" and process.poll() is not None:
+                raise StepFailed(
+                    OperationError(
+                        "DEMO_TRAINER",
+                        "the trainer",
+                        f"it ended with exit status {process.returncode}",
+                        "cotenant demo",
+                    )
+                )
+
+    def keep_logs(self) -> None:
+        """The logs of a demo that failed outlive its home."""
+        kept = self.out / "logs"
+        for log in [
+            *self.settings.logs.glob("*.log"),
+            *self.home.glob("prefect/*.log"),
+            *self.home.glob("nodes/*/*.log"),
+        ]:
+            kept.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(log, kept / log.name)
+        self.say(f"the logs of what went wrong: {kept}")
+
+    def stop(self) -> None:
+        """End what was started here, in order, by identity: commands, then worker, agent and server, the trainer last."""
+        from cotenant.cli.signals import end
+
+        with contextlib.suppress(OSError):
+            self.say("stopping what the demo started")
+        for name, _, who in reversed(self._children):
+            if name != "trainer":
+                end(who, 10.0)
+        if self._supervisor is not None:
+            self._supervisor.stop()
+        for name, process, who in self._children:
+            if name == "trainer":
+                end(who, 15.0)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=5.0)
+        with contextlib.suppress(OSError):
+            self.say("all stopped")
