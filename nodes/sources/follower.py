@@ -33,6 +33,7 @@ class Reading:
 
     Attributes:
         records: new whole records.
+        ended: with ``replaced``, the last records of the file before.
         history: records before the place where reading began (at most 1 MiB), given once per file that was not read
             from its top; ``history_whole`` says that they reach back to its beginning.
         lost: records between the last ones and these may be missing.
@@ -43,6 +44,7 @@ class Reading:
     """
 
     records: list[bytes] = field(default_factory=list)
+    ended: list[bytes] = field(default_factory=list)
     history: list[bytes] | None = None
     history_whole: bool = False
     lost: bool = False
@@ -60,6 +62,7 @@ class Follower:
         self.dirs: set[str] = set()
         self._owner_home = owner_home
         self._now: FileReader | None = None
+        self._real_path: str | None = None
         self._old: list[tuple[FileReader, float]] = []
         self._known: dict[tuple[int, int], Start] = {}
         self._began = False  # what was there at the first look is history; what appears later is read from its top
@@ -71,6 +74,15 @@ class Follower:
     def path(self) -> str | None:
         """The file being followed."""
         return self._now.path if self._now is not None else None
+
+    @property
+    def real_path(self) -> str | None:
+        """Where that file lies once links are followed."""
+        return self._real_path
+
+    def look_back(self) -> tuple[list[bytes], bool]:
+        """The records before the place of reading, at most 1 MiB, and whether those are all."""
+        return self._now.look_back() if self._now is not None else ([], True)
 
     @property
     def damage(self) -> dict[str, int]:
@@ -143,6 +155,7 @@ class Follower:
         self._missing_since_s = None
         if self._now is not None and newest.key == self._now.key:
             self._now.path = newest.path
+            self._real_path = os.path.realpath(newest.path)
             return None
         return self._switch(newest, now_s, reading)
 
@@ -206,6 +219,8 @@ class Follower:
             continued = old.continued_in(fresh) if rotated else None
             reading.lost |= self._let_go(old, rotated and continued is None, now_s, reading)
             reading.replaced = not rotated
+            if reading.replaced:
+                reading.ended, reading.records = reading.records, []
         if continued is not None:
             fresh.resume(continued)
         else:
@@ -215,6 +230,7 @@ class Follower:
             reading.lost |= self._gap or (start.mid_file and reading.replaced)
         self._gap = False
         self._now = fresh
+        self._real_path = os.path.realpath(fresh.path)
         return None
 
     def _let_go(self, old: FileReader, linger: bool, now_s: float, reading: Reading) -> bool:

@@ -75,16 +75,26 @@ class FileReader:
         if offset == 0 or not same:
             self._place(0)
             return None, True
+        low, ended, records = self._back_from(offset)
+        if ended == low > 0:
+            self._place(offset, mid_record=True)
+            return [], False
+        self._place(ended)
+        self._check_encoding(os.pread(self.fd, 4, 0))
+        return records, low == 0
+
+    def look_back(self) -> tuple[list[bytes], bool]:
+        """The records before the place of reading, at most 1 MiB back, and whether those are all."""
+        low, _, records = self._back_from(self._pos)
+        return records, low == 0
+
+    def _back_from(self, offset: int) -> tuple[int, int, list[bytes]]:
+        """Where the scan back began, where the last record before ``offset`` ends, and the records between."""
         low = max(0, offset - SCAN_BACK_BYTES)
         back = self._pread_all(low, offset - low)
         ended = max(back.rfind(b"\n"), back.rfind(b"\r")) + 1
-        if ended == 0 and low > 0:
-            self._place(offset, mid_record=True)
-            return [], False
-        self._place(low + ended)
-        self._check_encoding(os.pread(self.fd, 4, 0))
         splitter = LineSplitter(at_start=low == 0, mid_record=low > 0)
-        return splitter.feed(back[:ended]), low == 0
+        return low, low + ended, splitter.feed(back[:ended])
 
     def place(self) -> Start:
         """Where to go on if this file is opened again: at the record that has no end yet."""

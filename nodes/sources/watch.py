@@ -25,6 +25,7 @@ __all__ = ["POLL_S", "Timer", "Watch"]
 POLL_S = 0.25
 # IN_MODIFY | IN_ATTRIB | IN_MOVED_FROM | IN_MOVED_TO | IN_CREATE | IN_DELETE | IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR
 _MASK = 0x2 | 0x4 | 0x40 | 0x80 | 0x100 | 0x200 | 0x400 | 0x800 | 0x01000000
+_MODIFY = 0x2
 _OVERFLOW = 0x4000
 _IGNORED = 0x8000
 _SELF_GONE = 0x400 | 0x800
@@ -135,17 +136,23 @@ class Watch:
         """``inotify`` or ``poll`` for a source with these directories."""
         return "poll" if self._inotify is None or self._muted or any(d in self._failed for d in dirs) else "inotify"
 
-    def set_dirs(self, dirs: set[str]) -> None:
-        """Watches exactly these directories; one that was made anew under its old name is watched anew."""
+    def set_dirs(self, dirs: set[str]) -> bool:
+        """Watches exactly these directories; one that was made anew under its old name is watched anew.
+
+        Returns whether a directory is watched that was not before.
+        """
         self._wanted = set(dirs)
         if self._inotify is None:
-            return
+            return False
+        before = dict(self._by_dir)
         for path in [known for known in self._by_dir if known not in self._wanted]:
             self._unwatch(path)
         self._failed = {path: why for path, why in self._failed.items() if path in self._wanted}
         for path in self._wanted:
             self._watch(path)
-        self._arm()
+        if self.polls and not self._armed:
+            self._arm()
+        return any(before.get(path) != known for path, known in self._by_dir.items())
 
     def set_muted(self, muted: bool) -> None:
         """The hub found a file that grew without an event (or got events again)."""
@@ -153,16 +160,17 @@ class Watch:
             self._muted = muted
             self._arm()
 
-    def changed(self) -> tuple[set[str], bool]:
+    def changed(self) -> tuple[dict[str, bool], bool]:
         """Paths that events named since the last call, and whether all files must be looked at.
 
-        The latter after an overflow, and when it is time for the 250 ms check.
+        A path's value is False where its content changed only, True where another file may stand there now. All files
+        must be looked at after an overflow, and when it is time for the 250 ms check.
         """
         if self._armed or self.polls:
             self._timer.clear()
             self._wake()
         everything = self.polls
-        paths: set[str] = set()
+        paths: dict[str, bool] = {}
         if self._inotify is None:
             return paths, everything
         try:
@@ -174,9 +182,11 @@ class Watch:
                 everything = True
             names = self._by_wd.get(event.wd, set())
             if event.name:
-                paths.update(os.path.join(where, event.name) for where in names)
+                for where in names:
+                    path = os.path.join(where, event.name)
+                    paths[path] = paths.get(path, False) or event.mask != _MODIFY
                 continue
-            paths |= names
+            paths.update(dict.fromkeys(names, True))
             if event.mask & (_IGNORED | _SELF_GONE):
                 for where in list(names):
                     self._unwatch(where)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, Protocol
@@ -103,6 +103,8 @@ class PhaseMeaning(Protocol):
 
     def read(self, record: bytes) -> PhaseChange | None: ...
 
+    def read_all(self, records: Sequence[bytes]) -> list[PhaseChange]: ...
+
 
 def at_path(obj: dict[str, Any], path: str) -> Any:
     """The value at a dotted path, or a private marker when there is none.
@@ -157,6 +159,16 @@ def line_time_s(obj: dict[str, Any]) -> float | None:
     return None
 
 
+def _needle(name: Any) -> bytes:
+    """Bytes that a line must hold to hold this name, unless it is written with escapes, which need a backslash."""
+    return name.encode("utf-8", "surrogatepass") if isinstance(name, str) else b""
+
+
+def _looks_whole(record: bytes) -> bool:
+    """Whether a line that need not be read looks like an object from outside, so that nothing broken goes uncounted."""
+    return record[:1] == b"{" and record[-1:] == b"}" and b"\\" not in record
+
+
 def _same(value: Any, wanted: Any) -> bool:
     """Equal as JSON values: ``true`` is not 1."""
     if isinstance(value, bool) or isinstance(wanted, bool):
@@ -201,8 +213,7 @@ class JsonlProgressMeaning:
         self.time_key = time_key
         self.counts: Literal["events", "counter"] = "events"
         self.skipped = Skipped()
-        # A line without these bytes can hold the event only in escapes, which need a backslash.
-        self._needle = event.encode("utf-8", "surrogatepass") if isinstance(event, str) else b""
+        self._needle = _needle(event)
 
     def read(self, record: bytes) -> ProgressEvent | None:
         obj = _read_object(record, self.skipped)
@@ -222,7 +233,7 @@ class JsonlProgressMeaning:
         needle, key, event, read = self._needle, self.event_key, self.event, self.read
         plain = bool(needle) and "." not in key and self.time_key is None
         for record in records:
-            if needle not in record and b"\\" not in record and record[:1] == b"{" and record[-1:] == b"}":
+            if needle not in record and _looks_whole(record):
                 continue
             if plain:
                 try:
@@ -291,6 +302,22 @@ def _number(text: str | None) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def _changes(
+    records: Sequence[bytes], needles: Sequence[bytes], read: Callable[[bytes], PhaseChange | None]
+) -> list[PhaseChange]:
+    found = []
+    for record in records:
+        for needle in needles:
+            if needle in record:
+                break
+        else:
+            if _looks_whole(record):
+                continue
+        if (change := read(record)) is not None:
+            found.append(change)
+    return found
+
+
 class EventPhaseMeaning:
     """On after ``enter``, off after ``exit``, soon after ``enter_soon``."""
 
@@ -301,7 +328,12 @@ class EventPhaseMeaning:
             *(((enter_soon, "soon"),) if enter_soon is not None else ()),
         )
         self._event_key = event_key
+        self._needles = [_needle(name) for name, _ in self._states]
         self.skipped = Skipped()
+
+    def read_all(self, records: Sequence[bytes]) -> list[PhaseChange]:
+        """As ``read`` for each; lines that cannot hold the names are only looked at from outside."""
+        return _changes(records, self._needles, self.read)
 
     def read(self, record: bytes) -> PhaseChange | None:
         obj = _read_object(record, self.skipped)
@@ -326,6 +358,10 @@ class FieldPhaseMeaning:
         self._on = tuple(on)
         self._soon = tuple(soon)
         self.skipped = Skipped()
+
+    def read_all(self, records: Sequence[bytes]) -> list[PhaseChange]:
+        """As ``read`` for each; lines that cannot hold the event are only looked at from outside."""
+        return _changes(records, [_needle(self._event)], self.read)
 
     def read(self, record: bytes) -> PhaseChange | None:
         obj = _read_object(record, self.skipped)

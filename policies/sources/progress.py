@@ -111,7 +111,9 @@ class ProgressTrack:
         self._written.append((arrival_s if written_s is None else written_s, float(count)))
         self._add_point(arrival_s, float(count))
 
-    def add_stamped(self, arrival_s: float, wall_s: float, stamps_s: Sequence[float]) -> None:
+    def add_stamped(
+        self, arrival_s: float, wall_s: float, stamps_s: Sequence[float], *, written_s: float | None = None
+    ) -> None:
         """Events of one read that carry their own times, in the file's order.
 
         Stamps may have any origin (see ``StampClock``). One that lies before the last point (several writers, a clock
@@ -121,8 +123,9 @@ class ProgressTrack:
             return
         self._arrived(arrival_s)
         self._stamped += len(stamps_s)
+        # not the stamps: many are rounded to a second, which would look like a timer
+        self._written.append((arrival_s if written_s is None else written_s, float(len(stamps_s))))
         for when in self._clock.place(arrival_s, wall_s, stamps_s):
-            self._written.append((when, 1.0))
             if self._times and not self._broken and when <= self._times[-1]:
                 self.late += when < self._times[-1]
                 self._counts[-1] += 1.0
@@ -292,10 +295,7 @@ class ProgressTrack:
         return self._stamped > 9 * self._unstamped
 
     def recent_reads(self) -> list[tuple[float, float]]:
-        """(time written, events or counter increase) of the newest reads, or of the newest stamped lines.
-
-        What the timer check looks at.
-        """
+        """(time written, events or counter increase) of the newest reads: what the timer check looks at."""
         return list(self._written)
 
     def count_between(self, start_s: float, end_s: float, now_s: float | None = None) -> Counted:
