@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from policies.harness.spec import RunSpec
 
 if TYPE_CHECKING:
-    from policies.certificate import Certificate
+    from policies.certificate.model import Certificate
 
 __all__ = ["HARM", "PASS", "PASSES_WITHIN", "PastRun", "Standing", "revocations", "standing"]
 

@@ -1,0 +1,42 @@
+"""Co-tenancy certificates: what one names, whether it still holds, what it covers, and what repetition costs."""
+
+from policies.certificate.coverage import Coverage, admits, covers
+from policies.certificate.fingerprint import Fingerprint, Gpu, Program, differences
+from policies.certificate.issue import issue
+from policies.certificate.model import (
+    VALID_FOR,
+    Certificate,
+    CertifiedWork,
+    Companion,
+    Earlier,
+    check_digest,
+    rule_digest,
+    sign,
+)
+from policies.certificate.repetition import PastRun, Standing, revocations, standing
+from policies.certificate.validity import Validity, validity
+
+__all__ = [
+    "VALID_FOR",
+    "Certificate",
+    "CertifiedWork",
+    "Companion",
+    "Coverage",
+    "Earlier",
+    "Fingerprint",
+    "Gpu",
+    "PastRun",
+    "Program",
+    "Standing",
+    "Validity",
+    "admits",
+    "check_digest",
+    "covers",
+    "differences",
+    "issue",
+    "revocations",
+    "rule_digest",
+    "sign",
+    "standing",
+    "validity",
+]

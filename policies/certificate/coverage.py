@@ -1,0 +1,71 @@
+"""What a certificate covers, and whether it may admit work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from policies.certificate.model import Certificate
+from policies.certificate.validity import Validity
+
+__all__ = ["Coverage", "admits", "covers"]
+
+# A unit that much longer than any seen while measuring holds the device longer than was certified. The longest of
+# many units grows a little with their number, so a little longer is no difference.
+LONGEST_UNIT_SLACK = 1.5
+_SAME_DUTY = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Whether something is covered, and if not why."""
+
+    holds: bool
+    why: str = ""
+
+
+def covers(
+    certificate: Certificate,
+    *,
+    module: str,
+    stage: str,
+    bundle_digest: str | None,
+    duty: float | None,
+    model: str | None = None,
+    longest_unit_s: float | None = None,
+) -> Coverage:
+    """Whether ``certificate`` (its validity aside) covers a module's stage at ``duty``, the sum over units that run.
+
+    None of ``bundle_digest`` or ``model`` is unknown and not the same; ``duty`` None is uncapped, so 1.
+    ``longest_unit_s`` is the longest seen lately, where it is known.
+    """
+    item = next((each for each in certificate.work if (each.module, each.stage) == (module, stage)), None)
+    if item is None:
+        had = ", ".join(f"{each.short}/{each.stage}" for each in certificate.work)
+        return Coverage(False, f"{module}/{stage} was no part of what was measured ({had})")
+    if bundle_digest != item.digest:
+        return Coverage(False, f"{module}: bundle {item.digest[:12]} → {(bundle_digest or 'unknown')[:12]}")
+    if item.model is not None and model != item.model:
+        return Coverage(False, f"{module}/{stage}: model {item.model} → {model or 'unknown'}")
+    asked = 1.0 if duty is None else duty
+    if not 0.0 <= asked <= certificate.certified_duty + _SAME_DUTY:
+        return Coverage(False, f"duty {asked:g} is above the certified {certificate.certified_duty:g}")
+    if longest_unit_s is not None and item.longest_unit_s is not None:
+        most_s = LONGEST_UNIT_SLACK * item.longest_unit_s
+        if longest_unit_s > most_s:
+            return Coverage(
+                False,
+                f"{module}/{stage}: a unit held the device {longest_unit_s:.3g} s, the longest measured beside the "
+                f"program {item.longest_unit_s:.3g} s",
+            )
+    return Coverage(True)
+
+
+def admits(certificate: Certificate, state: Validity, *, accept_demonstration: bool) -> Coverage:
+    """Whether a certificate in that state may admit work at all: valid, and no demonstration unless those are accepted."""
+    if state.state != "valid":
+        return Coverage(False, f"its certificate is {state.state}: {state.why}")
+    if certificate.demonstration and not accept_demonstration:
+        return Coverage(
+            False, "its certificate is a demonstration, and the section does not say accept_demonstration = true"
+        )
+    return Coverage(True)

@@ -1,0 +1,122 @@
+"""From a run that passed to its certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Literal
+
+from policies.certificate.fingerprint import Fingerprint
+from policies.certificate.model import (
+    VALID_FOR,
+    Certificate,
+    CertifiedWork,
+    Companion,
+    Earlier,
+    aware_utc,
+    rule_digest,
+    sign,
+)
+from policies.harness.spec import RunSpec
+from policies.refusal import Refused
+from policies.section.models import Rule
+
+__all__ = ["issue"]
+
+
+def issue(
+    record: Mapping[str, Any],
+    *,
+    decided: Mapping[str, Any],
+    duty: float,
+    fingerprint: Fingerprint,
+    rule: Rule,
+    duty_device: Literal["gpu", "cpu"],
+    demonstration: bool,
+    longest_unit_s: float | None,
+    now: datetime,
+    key: bytes,
+    meter: str | None = None,
+) -> Certificate:
+    """The signed certificate of a run that passed.
+
+    Args:
+        record: RunRecord with its blocks; of its work only the stages that were metered in an ON window are covered.
+        decided: the recomputed verdict (R, lo, hi, n).
+        duty: the certified duty (``policies.harness.dose.certified_duty``).
+        now: aware; used where the record does not say when it ended.
+
+    Raises:
+        Refused: no stage of the work was part of the dose, or no program was fingerprinted.
+        ValueError: a naive date.
+    """
+    spec = RunSpec.model_validate(record["spec"])
+    work = _dosed_work(record, longest_unit_s)
+    if not work:
+        raise _refused(record, "no stage of the work under test was metered in a counted ON window")
+    if not fingerprint.program:
+        raise _refused(record, "the protected program could not be fingerprinted")
+    issued_at = aware_utc(datetime.fromisoformat(record["ended_at"]) if record.get("ended_at") else now)
+    unsigned = Certificate(
+        certificate=f"cert-{record['run']}",
+        run=record["run"],
+        node=record["node"],
+        rule=spec.rule,
+        rule_digest=rule_digest(rule),
+        section_version=record["section_version"],
+        section_digest=record.get("section_digest"),
+        duty_device=duty_device,
+        work_asked=spec.work,
+        work=work,
+        feed=spec.feed,
+        duty_asked=spec.duty,
+        certified_duty=duty,
+        R=decided["R"],
+        lo=decided["lo"],
+        hi=decided["hi"],
+        margin=spec.margin,
+        blocks=decided["n"],
+        window_s=spec.window_s,
+        washout_s=spec.washout_s,
+        off=spec.off,
+        meter=meter,
+        demonstration=demonstration,
+        attempts_before=tuple(
+            Earlier(**{name: attempt.get(name) for name in Earlier.model_fields})
+            for attempt in record.get("attempts_before") or ()
+        ),
+        newest_null=_companion(record.get("newest_null")),
+        newest_self=_companion(record.get("newest_self")),
+        fingerprint=fingerprint,
+        issued_at=issued_at,
+        expires_at=issued_at + VALID_FOR,
+    )
+    return sign(unsigned, key)
+
+
+def _refused(record: Mapping[str, Any], why: str) -> Refused:
+    run = record["run"]
+    return Refused("CERT_REFUSED", f"a certificate for run {run}", why, f"cotenant protection ab show {run}")
+
+
+def _dosed_work(record: Mapping[str, Any], longest_unit_s: float | None) -> tuple[CertifiedWork, ...]:
+    items = [
+        CertifiedWork(
+            **{name: item[name] for name in ("module", "short", "version", "digest", "stage")},
+            model=item.get("model"),
+            longest_unit_s=item.get("longest_unit_s", longest_unit_s),
+        )
+        for item in record.get("work") or ()
+    ]
+    windows = [block.get("on") or {} for block in record.get("blocks") or () if block.get("state") == "counted"]
+    dosed = {
+        (unit["module"], unit["stage"]) for window in windows for unit in window.get("units") or () if unit.get("share")
+    }
+    return tuple(item for item in items if {(item.module, item.stage), (item.short, item.stage)} & dosed)
+
+
+def _companion(raw: Mapping[str, Any] | None) -> Companion | None:
+    if not raw:
+        return None
+    figures = {**(raw.get("verdict") or {}), **raw}
+    return Companion(**{name: figures.get(name) for name in Companion.model_fields})
