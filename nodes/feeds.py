@@ -26,7 +26,12 @@ def feed_payload(modules: ModuleStore, feed: str) -> tuple[str, str, Any]:
         stages = ", ".join(f"{found.short}/{known}" for known in found.stages)
         raise Refused("RUN_BAD_FEED", f"--feed {feed}", "it names no stage of that module", f"one of {stages}")
     if found.state != "ready":
-        raise Refused("RUN_BAD_FEED", f"--feed {feed}", f"the module is not ready: {found.why}", f"cotenant module doctor {found.short}")
+        raise Refused(
+            "RUN_BAD_FEED",
+            f"--feed {feed}",
+            f"the module is not ready: {found.why}",
+            f"cotenant module doctor {found.short}",
+        )
     try:
         specs = json.loads((found.bundle / "conformance.json").read_text(encoding="utf-8"))["duty_specs"]
         payload = next(spec["payload"] for spec in specs if spec.get("stage") == stage)

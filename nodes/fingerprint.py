@@ -12,7 +12,10 @@ from typing import Any
 
 import psutil
 
-__all__ = ["hardware", "program_files", "sha256_of"]
+from policies.certificate import Fingerprint, Gpu, Program
+from policies.version import VERSION
+
+__all__ = ["read_fingerprint"]
 
 INTERPRETERS = ("python", "node", "ruby", "perl", "bash", "sh", "dash", "zsh", "java", "julia", "Rscript", "lua", "php")
 CHUNK_BYTES = 1 << 20
@@ -20,24 +23,25 @@ CHUNK_BYTES = 1 << 20
 
 def _is_interpreter(exe: str) -> bool:
     name = Path(exe).name
-    return any(name == known or (name.startswith(known) and name[len(known) :].strip("0123456789.") == "") for known in INTERPRETERS)
+    return any(
+        name == known or (name.startswith(known) and name[len(known) :].strip("0123456789.") == "")
+        for known in INTERPRETERS
+    )
 
 
-def program_files(processes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """``{exe, script, argv}`` of each distinct program among the matched processes that no matched process started.
+def read_fingerprint(processes: Sequence[Mapping[str, Any]]) -> Fingerprint:
+    """This node and the program that these processes (``{pid, exe, argv}``) run. Reads whole files: call it in a thread.
 
     Where the executable is an interpreter the script is the first argument that names a file (relative to the process's
-    working directory); None where there is none that can be told.
+    working directory); None where none can be told. What cannot be read is None, which is not "the same".
     """
-    found: dict[str, dict[str, Any]] = {}
+    programs = {}
     for process in processes:
-        exe, argv = process.get("exe"), list(process.get("argv") or ())
-        script = None
-        if exe and _is_interpreter(exe):
-            script = _script(process, argv)
-        facts = {"exe": exe, "script": script, "argv": argv}
-        found[repr(facts)] = facts
-    return [found[key] for key in sorted(found)]
+        exe, argv = process.get("exe"), tuple(process.get("argv") or ())
+        script = _script(process, argv) if exe and _is_interpreter(exe) else None
+        program = Program(exe=exe, exe_sha256=_sha256(exe), script=script, script_sha256=_sha256(script), argv=argv)
+        programs[repr(program)] = program
+    return Fingerprint(**_hardware(), agent_version=VERSION, program=tuple(programs[key] for key in sorted(programs)))
 
 
 def _script(process: Mapping[str, Any], argv: Sequence[str]) -> str | None:
@@ -53,7 +57,7 @@ def _script(process: Mapping[str, Any], argv: Sequence[str]) -> str | None:
     return None
 
 
-def sha256_of(path: str | None) -> str | None:
+def _sha256(path: str | None) -> str | None:
     """Hex digest of a file's content; None: unknown (not readable), which is the same as nothing."""
     if path is None:
         return None
@@ -92,40 +96,45 @@ def _os_name() -> tuple[str, str]:
         return platform.system(), platform.release().partition(".")[0]
 
 
-def _gpus() -> tuple[dict[str, Any], ...]:
-    """Name, UUID, memory and driver of each NVIDIA GPU; empty where there is no driver."""
+def _gpus() -> tuple[Gpu, ...] | None:
+    """Name, UUID, memory and driver of each NVIDIA GPU; () where there is no driver, None where it cannot be asked."""
     import pynvml
 
     try:
         pynvml.nvmlInit()
-    except pynvml.NVMLError:
+    except pynvml.NVMLError_LibraryNotFound:
         return ()
+    except pynvml.NVMLError:
+        return None
     try:
         driver = str(pynvml.nvmlSystemGetDriverVersion())
-        found = []
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            device = pynvml.nvmlDeviceGetHandleByIndex(index)
-            try:
-                memory: int | None = int(pynvml.nvmlDeviceGetMemoryInfo(device).total)
-            except pynvml.NVMLError:
-                memory = None
-            found.append(
-                {
-                    "name": str(pynvml.nvmlDeviceGetName(device)),
-                    "uuid": str(pynvml.nvmlDeviceGetUUID(device)),
-                    "memory_bytes": memory,
-                    "driver": driver,
-                }
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        return tuple(
+            Gpu(
+                name=str(pynvml.nvmlDeviceGetName(handle)),
+                uuid=str(pynvml.nvmlDeviceGetUUID(handle)),
+                memory_bytes=_memory_bytes(handle),
+                driver=driver,
             )
-        return tuple(found)
+            for handle in handles
+        )
     except pynvml.NVMLError:
-        return ()
+        return None
     finally:
         pynvml.nvmlShutdown()
 
 
+def _memory_bytes(handle: Any) -> int | None:
+    import pynvml
+
+    try:
+        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
+    except pynvml.NVMLError:
+        return None
+
+
 @lru_cache(maxsize=1)
-def hardware() -> dict[str, Any]:
+def _hardware() -> dict[str, Any]:
     """Facts that do not change while the machine runs (memory in GiB, rounded: firmware holes vary by a page or two)."""
     name, major = _os_name()
     return {

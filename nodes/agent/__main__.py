@@ -22,7 +22,6 @@ log = logging.getLogger("cotenant.agent")
 
 NODE_NAME = re.compile(r"^[a-z0-9][a-z0-9_.-]{0,62}$", re.IGNORECASE)
 SHUTDOWN_WITHIN_S = 45.0
-POLL_S = 0.25
 JOB_STEP_MIN_S = 0.05
 
 
@@ -69,16 +68,13 @@ async def run(home: Path, node: str, modules: Path) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     agent.start()
-    handle = agent.hub.fileno()
-    if handle is not None:
-        loop.add_reader(handle, agent.on_source_event)
+    loop.add_reader(agent.hub.fileno(), agent.on_source_event)
     server = RpcServer(socket_path(home, node), Verbs(agent).table())
     # The first tick judges every rule before anything is let go or admitted, and before anybody can ask.
     agent.tick()
     await server.start()
     log.info("node %s: agent on %s, section version %d", node, server.path, agent.section_version)
     ticking = asyncio.create_task(tick_for_ever(agent))
-    polling = asyncio.create_task(poll_for_ever(agent))
     stepping = asyncio.create_task(step_jobs_for_ever(agent))
     stopping = asyncio.create_task(stop.wait())
     doctoring = asyncio.create_task(asyncio.to_thread(agent.prepare_modules))
@@ -86,7 +82,7 @@ async def run(home: Path, node: str, modules: Path) -> int:
     await asyncio.wait({ticking, stopping}, return_when=asyncio.FIRST_COMPLETED)
     if ticking.done() and not ticking.cancelled() and ticking.exception() is not None:
         log.error("the loop failed", exc_info=ticking.exception())
-    for task in (ticking, polling, stepping, stopping):
+    for task in (ticking, stepping, stopping):
         task.cancel()
     await server.stop()
     await shut_down(agent)
@@ -111,17 +107,6 @@ async def tick_for_ever(agent: Agent) -> None:
         if now_s >= due_s:
             due_s = now_s
         await asyncio.sleep(max(0.01, due_s - now_s))
-
-
-async def poll_for_ever(agent: Agent) -> None:
-    """Where watches are exhausted, or the file system gives no events, sources are looked at four times a second."""
-    while True:
-        await asyncio.sleep(POLL_S if agent.hub.needs_poll else TICK_S)
-        if agent.hub.needs_poll:
-            try:
-                agent.on_source_poll()
-            except Exception:
-                log.exception("a poll failed")
 
 
 async def step_jobs_for_ever(agent: Agent) -> None:

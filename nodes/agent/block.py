@@ -15,7 +15,7 @@ from nodes.clock import monotonic_s, utc_iso
 from policies.harness.collapse import CollapseRule, CollapseState, collapse_rule, watch
 from policies.harness.conditions import Conditions, disturbances
 from policies.harness.dose import judge_dose
-from policies.harness.rows import Arm, BlockRow, LeftOut, Order, UnitDose, WindowRow
+from policies.harness.rows import Arm, BlockRow, BlockState, LeftOut, Order, UnitDose, WindowRow
 from policies.harness.validity import Happening, Part, foremost
 
 if TYPE_CHECKING:
@@ -292,7 +292,7 @@ class BlockRunner:
 
     def _row(
         self,
-        state: str,
+        state: BlockState,
         reason: LeftOut | None,
         detail: str | None,
         arm: Arm | None = None,
@@ -305,7 +305,7 @@ class BlockRunner:
             run=self.run.run,
             number=self.number,
             order=self.order,
-            state="cut" if reason == "cut" else state,  # type: ignore[arg-type]
+            state="cut" if reason == "cut" else state,
             reason=reason,
             reason_arm=None if state == "counted" or self.before_arms else arm or self.arm,
             reason_detail=detail,

@@ -116,8 +116,8 @@ class Certifier:
         timed = self.planner.timed(spec)
         if timed.looks_timed and not spec.accept_timed_source:
             raise _refused(run, f"its source looks timed now: {timed.words}")
-        duty = certified_duty([row.on for row in counted(rows) if row.on is not None], spec.duty)
-        if duty <= 0:
+        duty = certified_duty(counted(rows), spec.duty)
+        if duty is None or duty <= 0:
             raise _refused(run, "no duty was metered, so there is nothing to certify")
         others = [other for other in self.agent.journal.runs() if other["run"] != run]
         stand = standing(record, others)
@@ -173,7 +173,7 @@ class Certifier:
         for certificate, revoked in self._all():
             if certificate.rule not in prints:
                 prints[certificate.rule] = await self.planner.fingerprint(certificate.rule)
-            state: Validity = validity(
+            state = validity(
                 certificate,
                 now=utc_now(),
                 fingerprint=prints[certificate.rule],

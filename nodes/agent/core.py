@@ -20,10 +20,12 @@ from nodes.client import node_dir
 from nodes.clock import boottime_s, monotonic_s
 from nodes.feeds import feed_payload
 from nodes.jobs import Attempt, Job, JobManager
+from nodes.identity import ProcessId
 from nodes.journal import Journal
 from nodes.meters.cpu import CpuMeter, Unreadable
 from nodes.modules import ModuleStore
-from nodes.sources.hub import ProgressView, SourceHub
+from nodes.sources.hub import SourceHub
+from nodes.sources.views import ProgressView
 from policies.harness.conditions import Conditions
 from policies.refusal import Refused
 from policies.section import Section, digest, parse_section
@@ -75,9 +77,11 @@ class Agent:
         self.modules = ModuleStore(self.dir, builtin_modules)
         self.jobs = JobManager(self.dir, self.journal.db, self.modules, self._note, monotonic_s)
         self.hub = SourceHub(monotonic_s)
-        self.hub.configure(self.section, Path.home())
+        self.hub.configure(self.section, str(Path.home()))
         self.observer = Observer(self.journal, self.hub)
         self.meter = CpuMeter()
+        self.shares: dict[str, float | Unreadable] = {}
+        self._metered_s = monotonic_s()
         self.runs = Runs(self.journal)
         self.slots = os.cpu_count() or 1
         self.view = NodeView(admits=False, admits_why="the agent has not judged every rule yet")
@@ -101,7 +105,7 @@ class Agent:
         section = parse_section(text)
         version = self.journal.add_section(text, digest(text), by)
         self.section_version, self.section, self.section_text = version, section, text
-        self.hub.configure(section, Path.home())
+        self.hub.configure(section, str(Path.home()))
         self.observer.configure(section)
         self.journal.write(
             "PROTECTION_CONFIG", {"version": version, "by": by, "rules": [rule.id for rule in section.rules]}
@@ -132,15 +136,26 @@ class Agent:
             self.ticked_s = now_s
             self.pulse()
             return
-        self.observer.refresh(now_s, self.fleet_pids())
+        self.observer.refresh(now_s, self.trees())
         self.hub.poll("tick")
-        self.meter.sample(now_s, {a.attempt_id: self.jobs.tree(a.attempt_id) for a in self.jobs.attempts()})
+        self._read_meter(now_s)
         if active is not None and active.part == "grant" and active.spec.feed is not None:
             self.feed(active)
         self.evaluate("tick")
         self.jobs.tick(now_s)
         self.ticked_s = now_s
         self.pulse()
+
+    def _read_meter(self, now_s: float) -> None:
+        """Each unit's share of the device since the last tick, for people and for the duty's compliance."""
+        attempts = {a.attempt_id: a for a in self.jobs.attempts()}
+        span_s, self._metered_s = now_s - self._metered_s, now_s
+        readings = self.meter.read(now_s, {name: self.jobs.tree(name) for name in attempts})
+        self.shares = {
+            name: busy if isinstance(busy, Unreadable) else busy / (span_s * attempts[name].cores)
+            for name, busy in readings.items()
+            if span_s > 0.0
+        }
 
     def step_jobs(self) -> None:
         """Between ticks: graces, confirmations and ends of attempts. Only while the ticks themselves succeed: the bytes that
@@ -156,16 +171,9 @@ class Agent:
 
     def on_source_event(self) -> None:
         """The watcher woke us: read what changed; a phase of an ``immediate`` rule acts now, the rest waits for the tick."""
-        self._read_sources("event")
-
-    def on_source_poll(self) -> None:
-        """The same where there are no events to wake us."""
-        self._read_sources("poll")
-
-    def _read_sources(self, how: Literal["event", "poll"]) -> None:
-        updates = self.hub.poll(how)
+        updates = self.hub.poll("event")
         immediate = {rule.id for rule in self.section.rules if rule.immediate}
-        if any(update.rule in immediate for update in updates):
+        if any(update.rule_id in immediate for update in updates):
             self.evaluate("event")
         self.pulse()
 
@@ -178,8 +186,7 @@ class Agent:
         live = {attempt.attempt_id: attempt for attempt in self.jobs.attempts()}
         for wanted in desired(units, self.view):
             self._carry_out(live[wanted.attempt], wanted.action, wanted.reasons, wanted.duty, wanted.unlimited)
-        if how == "tick":
-            self._evict_for_memory(units)
+        self._evict_for_memory(live)
         self._admit()
 
     def _carry_out(
@@ -204,9 +211,9 @@ class Agent:
                 self.journal.write("PROTECTION_RESUME", facts | {"duty": duty})
                 self.jobs.release(attempt.attempt_id)
 
-    def _evict_for_memory(self, units: list[Unit]) -> None:
-        victim = self.observer.memory_victim({u.attempt: self.jobs.tree(u.attempt) for u in units})
-        if victim is not None:
+    def _evict_for_memory(self, live: dict[str, Attempt]) -> None:
+        victim = self.observer.take_memory_victim()
+        if victim in live and live[victim].state != "stopping":
             self.journal.write("PROTECTION_EVICT", {"attempt": victim, "why": ["memory is very short"]})
             self.jobs.stop(victim, "memory is very short", requeue=True, fault=False)
 
@@ -217,7 +224,9 @@ class Agent:
             why = self._why_waiting(job, taken)
             if why:
                 first = why[0]
-                self.jobs.note_waiting(job.job, first.code, "; ".join(reason.why for reason in why), first.remedy or None)
+                self.jobs.note_waiting(
+                    job.job, first.code, "; ".join(reason.why for reason in why), first.remedy or None
+                )
                 continue
             unit = self.unit_of_job(job)
             others = [self.unit(attempt) for attempt in self.jobs.attempts()]
@@ -250,9 +259,9 @@ class Agent:
             self.runs.active.ending = "cut"
         self.jobs.shutdown(monotonic_s())
 
-    def fleet_pids(self) -> set[int]:
-        """Processes of the spawn registry: they match no rule, ever."""
-        return {who.pid for attempt in self.jobs.attempts() for who in self.jobs.tree(attempt.attempt_id)}
+    def trees(self) -> dict[str, list[ProcessId]]:
+        """Processes of the spawn registry by attempt: they match no rule, ever."""
+        return {attempt.attempt_id: self.jobs.tree(attempt.attempt_id) for attempt in self.jobs.attempts()}
 
     # -- what units are ---------------------------------------------------------------------------------------------
 
@@ -273,7 +282,11 @@ class Agent:
 
     def unit_of_job(self, job: Job) -> Unit:
         module = self.modules.get(job.module)
-        throttles = module is not None and module.manifest is not None and "cooperative_throttle" in module.manifest.capabilities
+        throttles = (
+            module is not None
+            and module.manifest is not None
+            and "cooperative_throttle" in module.manifest.capabilities
+        )
         return Unit("", job.job, job.module, job.stage, self._device_work(job.module), throttles, job.feed_of)
 
     def _device_work(self, module: str) -> bool:
@@ -288,7 +301,7 @@ class Agent:
     # -- what a block asks ------------------------------------------------------------------------------------------
 
     def conditions(self, run: ActiveRun) -> Conditions:
-        view = self.hub.progress(run.spec.rule)
+        view = self.progress(run.spec.rule)
         return Conditions(
             program=self.observer.program(run.spec.rule),
             phases_on=self.observer.phases_on(run.spec.rule),
@@ -303,7 +316,8 @@ class Agent:
         return self.hub.progress(rule)
 
     def sources_keep_since(self, rule: str, since_s: float | None) -> None:
-        self.hub.progress(rule).track.keep_since(since_s)
+        if self.hub.has_progress(rule):
+            self.hub.progress(rule).track.keep_since(since_s)
 
     def work_runs(self, run: ActiveRun) -> bool:
         """Whether the work under test runs: some unit of it is not held and has written its first phase."""
@@ -355,7 +369,7 @@ class Agent:
     def busy_totals(self, run: ActiveRun, since_s: float | None = None) -> dict[str, TestedUnit]:
         """Metered seconds so far of each unit under test, by attempt; ``since_s``: also of those that ended since."""
         tested = self.tested(run)
-        totals = self.meter.totals(monotonic_s(), {a.attempt_id: self.jobs.tree(a.attempt_id) for a in tested})
+        totals = self.meter.total({a.attempt_id: self.jobs.tree(a.attempt_id) for a in tested})
         found = {a.attempt_id: TestedUnit.of(a, totals[a.attempt_id]) for a in tested}
         if since_s is not None:
             view = run.view()
@@ -380,4 +394,3 @@ class Agent:
             await asyncio.wait_for(self._pulse.wait(), max(0.0, min(at_most_s, TICK_S)))
         except TimeoutError:
             pass
-

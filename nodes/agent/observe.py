@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ from nodes.memory import MemoryReading, read_memory
 from nodes.power import power_source
 from nodes.processes import ProcessTable
 from nodes.sources.hub import SourceHub
-from policies.memory_guard import MemoryGuardState, MemoryInputs, step_memory
+from policies.memory_guard import GuardState, MemorySignals, Pool, step_guard
 from policies.rules import Group, ProcInfo, RuleEvent, RuleState, expand_home, groups, start_rule, step_rule
 from policies.section import Rule, Section, timing
 from policies.units import NodeView, PhaseView, RuleView, RunView
@@ -49,14 +49,17 @@ class Observer:
         self.power = power_source()
         self.memory = MemoryReading(None, None, None)
         self.memory_level: str = "unknown"
-        self._guard = MemoryGuardState()
+        self.memory_why = "memory was not read yet"
+        self._memory_admits = False
+        self._guard = GuardState()
         self._groups: dict[str, Group] = {}
         self._states: dict[str, RuleState] = {}
         self._use: dict[str, _Use] = {}
         self._phases: dict[tuple[str, int], bool] = {}
         self._sources_ok: dict[str, bool] = {}
-        self._victim_wanted = False
+        self._victim: str | None = None
         self._home = str(Path.home())
+        self._fleet: set[int] = {os.getpid()}
         self._section = Section()
         self._rules: tuple[Rule, ...] = ()
 
@@ -64,25 +67,28 @@ class Observer:
         """A new section: rules that stay keep their timing; the rest starts anew, protected at once where it runs."""
         kept = {rule.id for rule in section.rules}
         self._section = section
-        self._rules = tuple(rule.model_copy(update={"match": expand_home(rule.match, self._home)}) for rule in section.rules)
+        self._rules = tuple(
+            rule.model_copy(update={"match": expand_home(rule.match, self._home)}) for rule in section.rules
+        )
         for table in (self._states, self._use, self._groups, self._sources_ok):
             for name in [name for name in table if name not in kept]:
-                del table[name]  # type: ignore[attr-defined]
+                del table[name]
         self._phases.clear()
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
-    def refresh(self, now_s: float, fleet_pids: Collection[int]) -> None:
-        """Read processes, memory and power; step every rule's timing."""
+    def refresh(self, now_s: float, trees: Mapping[str, Sequence[ProcessId]]) -> None:
+        """Read processes, memory and power; step every rule's timing. ``trees``: the processes of each attempt."""
         self.table.refresh(now_s)
         snapshot = tuple(self.table.snapshot().values())
-        self._groups = groups(self._rules, snapshot, {*fleet_pids, os.getpid()})
+        self._fleet = {who.pid for tree in trees.values() for who in tree} | {os.getpid()}
+        self._groups = groups(self._rules, snapshot, self._fleet)
         for rule in self._rules:
             self._step_rule(rule, self._groups[rule.id], now_s)
             self._read_use(rule, self._groups[rule.id], now_s)
             self._say_source(rule)
         self.power = power_source()
-        self._read_memory(now_s)
+        self._read_memory(now_s, trees)
 
     def _step_rule(self, rule: Rule, found: Group, now_s: float) -> None:
         state = self._states.get(rule.id)
@@ -91,11 +97,15 @@ class Observer:
             state, events = start_rule(found.present, now_s)
         else:
             times = timing(rule, self._section.node.defaults)
-            state, events = step_rule(state, found.present, now_s, times.enter_for_s, times.exit_after_s, times.cooldown)
+            state, events = step_rule(
+                state, found.present, now_s, times.enter_for_s, times.exit_after_s, times.cooldown
+            )
         self._states[rule.id] = state
         for event in events:
             if not rule.ignore:
-                self.journal.write(event.code, {"rule": rule.id, "pids": [p.pid for p in found.roots], "wait_s": event.wait_s})
+                self.journal.write(
+                    event.code, {"rule": rule.id, "pids": [p.pid for p in found.roots], "wait_s": event.wait_s}
+                )
 
     def _read_use(self, rule: Rule, found: Group, now_s: float) -> None:
         """With the CPU as duty device: more than 5 % of a core. A GPU's use is not metered, so it stays unknown."""
@@ -116,7 +126,7 @@ class Observer:
             use.at_s, use.cpu_s, use.members = now_s, cpu_s, members
 
     def _say_source(self, rule: Rule) -> None:
-        if rule.protect is None or rule.protect.source is None:
+        if not self.hub.has_progress(rule.id):
             return
         view = self.hub.progress(rule.id)
         if self._sources_ok.get(rule.id) != view.readable:
@@ -124,18 +134,22 @@ class Observer:
             code = "PROTECTION_SOURCE_OK" if view.readable else view.code or "PROTECTION_SOURCE_UNREADABLE"
             self.journal.write(code, {"rule": rule.id, "path": str(view.path), "why": view.why})
 
-    def _read_memory(self, now_s: float) -> None:
+    def _read_memory(self, now_s: float, trees: Mapping[str, Sequence[ProcessId]]) -> None:
         self.memory = read_memory()
-        inputs = MemoryInputs(self.memory.total_bytes, self.memory.available_bytes, self.memory.swap_used_bytes)
-        self._guard, result = step_memory(self._guard, inputs, self._section.node.memory, now_s)
-        self.memory_level = result.level
-        self._victim_wanted = result.evict
-        for code, data in result.entries:
-            self.journal.write(code, data)
+        pools = (Pool(self.memory.total_bytes, self.memory.available_bytes),)
+        footprints = {attempt: sum(_rss_bytes(p.pid) for p in tree) for attempt, tree in trees.items()}
+        signals = MemorySignals(pools, self.memory.swap_used_bytes, footprints)
+        self._guard, decided = step_guard(self._guard, signals, now_s, self._section.node.memory)
+        self.memory_level, self.memory_why, self._memory_admits = decided.level, decided.why, decided.admit
+        self._victim = decided.evict or self._victim
+        if decided.code is not None:
+            self.journal.write(decided.code, self.describe_memory())
 
     # -- views ------------------------------------------------------------------------------------------------------
 
-    def node_view(self, section: Section, how: Literal["tick", "event", "poll"], now_s: float, run: RunView | None) -> NodeView:
+    def node_view(
+        self, section: Section, how: Literal["tick", "event", "poll"], now_s: float, run: RunView | None
+    ) -> NodeView:
         """The node at this instant. Between ticks only phases of ``immediate`` rules are looked at anew."""
         rules = []
         for rule in section.rules:
@@ -163,8 +177,8 @@ class Observer:
             duty_device=node.duty_device,
             rules=tuple(rules),
             run=run,
-            admits=self.memory_level == "clear",
-            admits_why=f"memory is {self.memory_level}" if self.memory_level != "unknown" else "free memory cannot be read",
+            admits=self._memory_admits,
+            admits_why=self.memory_why,
         )
 
     def _uses_device(self, rule: str, now_s: float) -> bool | None:
@@ -216,12 +230,18 @@ class Observer:
 
     @staticmethod
     def _words(proc: ProcInfo) -> dict[str, Any]:
-        return {"pid": proc.pid, "start_ticks": proc.start_ticks, "name": proc.name, "exe": proc.exe, "argv": list(proc.argv or ())}
+        return {
+            "pid": proc.pid,
+            "start_ticks": proc.start_ticks,
+            "name": proc.name,
+            "exe": proc.exe,
+            "argv": list(proc.argv or ()),
+        }
 
     def matches(self, section: Section) -> list[dict[str, Any]]:
         """For ``preview``: what each rule of a section would match now."""
         rules = [rule.model_copy(update={"match": expand_home(rule.match, self._home)}) for rule in section.rules]
-        found = groups(rules, tuple(self.table.snapshot().values()), {os.getpid()})
+        found = groups(rules, tuple(self.table.snapshot().values()), self._fleet)
         return [
             {
                 "rule": name,
@@ -232,12 +252,10 @@ class Observer:
             for name, group in found.items()
         ]
 
-    def memory_victim(self, trees: Mapping[str, Sequence[ProcessId]]) -> str | None:
-        """The attempt with the largest footprint, when the guard wants one evicted."""
-        if not self._victim_wanted or not trees:
-            return None
-        sizes = {attempt: sum(_rss_bytes(p.pid) for p in tree) for attempt, tree in trees.items()}
-        return max(sizes, key=lambda attempt: (sizes[attempt], attempt))
+    def take_memory_victim(self) -> str | None:
+        """The attempt that the memory guard wants gone, told once."""
+        victim, self._victim = self._victim, None
+        return victim
 
     # -- for people -------------------------------------------------------------------------------------------------
 
@@ -260,6 +278,7 @@ class Observer:
     def describe_memory(self) -> dict[str, Any]:
         return {
             "level": self.memory_level,
+            "why": self.memory_why,
             "total_bytes": self.memory.total_bytes,
             "available_bytes": self.memory.available_bytes,
             "swap_used_bytes": self.memory.swap_used_bytes,
@@ -272,6 +291,3 @@ def _rss_bytes(pid: int) -> int:
         return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return 0
-
-
-_ = replace

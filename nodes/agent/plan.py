@@ -12,7 +12,7 @@ from policies.certificate import Fingerprint, differences
 from policies.sources.timed import TimedCheck, check_timed
 
 from nodes.feeds import feed_payload
-from nodes.fingerprint import program_files, read_fingerprint
+from nodes.fingerprint import read_fingerprint
 from policies.harness.attempts import attempts_before
 from policies.harness.spec import RunSpec
 from policies.refusal import Refused
@@ -102,7 +102,7 @@ class Planner:
         return rule
 
     def _source(self, spec: RunSpec) -> dict[str, Any]:
-        view = self.agent.hub.progress(spec.rule)
+        view = self.agent.progress(spec.rule)
         if not view.readable:
             raise Refused(
                 view.code or "PROTECTION_SOURCE_UNREADABLE",
@@ -119,18 +119,17 @@ class Planner:
                 "count units of work instead; or --accept-timed-source, for a demonstration certificate at most",
                 {"cv": timed.cv, "mean_s": timed.mean_s, "gaps": timed.gaps},
             )
-        if spec.kind == "ab" or view.track.arrivals:
-            misfit = window_fits(view.track, spec.window_s)
-            if misfit is not None:
-                raise Refused(
-                    "RUN_WINDOW_TOO_SHORT",
-                    f"--window {spec.window_s:g}",
-                    misfit,
-                    "give a longer --window, or flush each line",
-                )
+        fit = window_fits(view.track, spec.window_s)
+        if fit.ok is False:
+            raise Refused(
+                "RUN_WINDOW_TOO_SHORT",
+                f"--window {spec.window_s:g}",
+                fit.why,
+                "give a longer --window, or flush each line",
+            )
         return {
             "kind": view.kind,
-            "path": str(view.path),
+            "path": view.path,
             "state": "read",
             "rate": view.track.rate(self.agent.now_s(), RATE_WINDOW_S),
             "gaps": timed.gaps,
@@ -138,8 +137,12 @@ class Planner:
             "timed_why": timed.words,
         }
 
+    def rule_of(self, spec: RunSpec) -> Rule:
+        """The rule in force, which can be measured. Refused otherwise."""
+        return self._rule(spec)
+
     def timed(self, spec: RunSpec) -> TimedCheck:
-        return check_timed(self.agent.hub.progress(spec.rule).track)
+        return check_timed(self.agent.progress(spec.rule).track.recent_reads())
 
     def _work(self, spec: RunSpec) -> list[dict[str, Any]]:
         """The stages under test on this node, with the bundle they would run from."""
@@ -249,9 +252,9 @@ class Planner:
     async def facts(self, spec: RunSpec, old: dict[str, Any] | None) -> dict[str, Any]:
         agent = self.agent
         rule = self._rule(spec)
-        agent.observer.refresh(agent.now_s(), agent.fleet_pids())
+        agent.observer.refresh(agent.now_s(), agent.trees())
         fingerprint = await self.fingerprint(spec.rule)
-        view = agent.hub.progress(spec.rule)
+        view = agent.progress(spec.rule)
         timed = self.timed(spec)
         runs = agent.journal.runs()
         found: dict[str, Any] = {
@@ -262,7 +265,7 @@ class Planner:
             "fingerprint": fingerprint.model_dump(mode="json"),
             "work": [{k: w[k] for k in ("module", "short", "version", "digest", "stage")} for w in self._work_or_old(spec, old)],
             "program": {"processes": agent.observer.processes(spec.rule)},
-            "source": {"kind": view.kind, "path": str(view.path), "unit": "events", "timed": timed.looks_timed, "timed_why": timed.words},
+            "source": {"kind": view.kind, "path": view.path, "unit": view.counts, "timed": timed.looks_timed, "timed_why": timed.words},
             "max_slowdown": rule.protect.max_slowdown if rule.protect else None,
             "attempts_before": attempts_before(runs, spec),
             "newest_null": _newest(runs, spec, "null"),
@@ -286,8 +289,7 @@ class Planner:
 
     async def fingerprint(self, rule: str) -> Fingerprint:
         """Hashing a large executable takes a while, so it is done in a thread."""
-        files = program_files(self.agent.observer.processes(rule))
-        return await asyncio.to_thread(read_fingerprint, files)
+        return await asyncio.to_thread(read_fingerprint, self.agent.observer.processes(rule))
 
     # -- sections ---------------------------------------------------------------------------------------------------
 
@@ -303,7 +305,7 @@ class Planner:
                 "held": [],
             }
         agent = self.agent
-        agent.observer.refresh(agent.now_s(), agent.fleet_pids())
+        agent.observer.refresh(agent.now_s(), agent.trees())
         matches = agent.observer.matches(section)
         active = {m["rule"] for m in matches if m["processes"] or m["unreadable"]}
         pausing = [r for r in section.rules if r.id in active and (r.pause_fleet or r.evict or r.protect)]

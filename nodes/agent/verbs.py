@@ -178,8 +178,8 @@ class Verbs:
     def _job(self, job: Job) -> dict[str, Any]:
         record = self.agent.jobs.record(job)
         live = next((a for a in self.agent.jobs.attempts() if a.job_id == job.job), None)
-        share = None if live is None else self.agent.meter.last_share(live.attempt_id, live.cores)
-        return record | {"share": share}
+        share = None if live is None else self.agent.shares.get(live.attempt_id)
+        return record | {"share": share if isinstance(share, float) else None}
 
     def job_list(self, state: str | None = None, limit: int = 100) -> list[dict[str, Any]]:
         jobs = [self._job(job) for job in self.agent.jobs.registry.jobs(limit=limit)]
