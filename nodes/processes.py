@@ -1,0 +1,402 @@
+"""The processes of this machine, read so that a look every two seconds costs next to nothing.
+
+A refresh lists ``/proc`` and reads only what may have changed:
+
+* pids not seen before;
+* processes that are young, for some refreshes: between fork and exec a child still looks like its parent;
+* pids that the kernel gave out since the last refresh (between the last pid then and the last pid now, from
+  ``/proc/loadavg``), for a known pid may be another process by now;
+* children of processes that are gone;
+* and a few of all others in turn, so that a late exec, or a reuse that the list above missed (a pid set by hand when a
+  checkpoint is restored), is seen within ``CYCLE`` refreshes.
+
+What cannot be read is None and says nothing; a process that cannot be read again keeps the facts it had.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+
+from nodes.clock import boottime_s
+from policies.rules import ProcInfo
+
+__all__ = ["ProcessTable"]
+
+YOUNG_REFRESHES = 5
+CYCLE = 30
+MAX_CMDLINE_BYTES = 64 * 1024
+# A process's first reading of CPU time tells a rate only when all of its life is recent.
+MAX_FIRST_AGE_S = 5.0
+# Readings closer together than this say little of a rate: the last one stands.
+MIN_INTERVAL_S = 0.2
+_KTHREAD = 0x00200000  # PF_KTHREAD of /proc/PID/stat's flags
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+Identity = tuple[int, int | None]
+
+
+@dataclass(slots=True)
+class _Entry:
+    info: ProcInfo
+    young: int
+    parent: Identity | None = None  # who it descends from, kept when that process is gone
+
+
+@dataclass(frozen=True, slots=True)
+class _Stat:
+    name: str
+    state: str
+    ppid: int
+    flags: int
+    threads: int
+    start_ticks: int
+    cpu_s: float
+
+
+class _Gone(Exception):
+    """There is no such process (any more)."""
+
+
+class ProcessTable:
+    """Not thread-safe.
+
+    Args:
+        proc: where procfs is mounted.
+        uptime_s: seconds since boot, to tell a process's age.
+
+    Attributes:
+        appeared, vanished, changed: what the last refresh found (``changed``: exec).
+    """
+
+    def __init__(self, proc: Path | str = "/proc", *, uptime_s: Callable[[], float] = boottime_s) -> None:
+        self._proc = str(proc)
+        self._uptime_s = uptime_s
+        self._entries: dict[int, _Entry] = {}
+        self._dead_parents: dict[Identity, Identity | None] = {}
+        self._cpu: dict[Identity, tuple[float, float, float | None]] = {}  # seconds, read at, cores
+        self._last_pid = 0
+        self._turn: list[int] = []
+        self._snapshot: Mapping[int, ProcInfo] = MappingProxyType({})
+        self.appeared: tuple[ProcInfo, ...] = ()
+        self.vanished: tuple[ProcInfo, ...] = ()
+        self.changed: tuple[ProcInfo, ...] = ()
+
+    def refresh(self) -> None:
+        """Looks at what may have changed. Raises OSError only where ``/proc`` itself cannot be listed."""
+        pids = {int(name) for name in os.listdir(self._proc) if name.isdigit()}
+        appeared: list[ProcInfo] = []
+        changed: list[ProcInfo] = []
+        gone = [self._remove(pid) for pid in list(self._entries) if pid not in pids]
+        fresh = [pid for pid in pids if pid not in self._entries]
+        for pid in self._suspects():
+            self._look_again(pid, appeared, changed, gone)
+        for pid in fresh:
+            self._add(pid, appeared)
+        for info in appeared:
+            if (entry := self._entries.get(info.pid)) is not None:
+                entry.parent = self._parent_of(entry.info)
+        if gone:
+            self._adopt_orphans({(info.pid, info.start_ticks) for info in gone})
+        self.appeared, self.vanished, self.changed = tuple(appeared), tuple(gone), tuple(changed)
+        if appeared or gone or changed:
+            self._snapshot = MappingProxyType({pid: entry.info for pid, entry in self._entries.items()})
+
+    def snapshot(self) -> Mapping[int, ProcInfo]:
+        """The processes as of the last refresh, by pid; it never changes under its reader.
+
+        ``ppid`` is the nearest ancestor that still lives: a process whose parent died stays a descendant of its
+        grandparent, where the kernel would make it a child of init.
+        """
+        return self._snapshot
+
+    def children(self, pid: int) -> tuple[ProcInfo, ...]:
+        """Processes whose parent ``pid`` is, that started after it."""
+        entry = self._entries.get(pid)
+        if entry is None:
+            return ()
+        return tuple(
+            other.info
+            for other in self._entries.values()
+            if other.info.ppid == pid and other.info.pid != pid and _after(other.info, entry.info)
+        )
+
+    def tree(self, pid: int, start_ticks: int) -> tuple[ProcInfo, ...]:
+        """The process and all that descend from it, by pid; also those left when it or one between them has died."""
+        root: Identity = (pid, start_ticks)
+        found = []
+        for entry in self._entries.values():
+            identity: Identity | None = (entry.info.pid, entry.info.start_ticks)
+            parent = entry.parent
+            for _ in range(len(self._entries) + len(self._dead_parents) + 1):
+                if identity == root or identity is None:
+                    break
+                identity, parent = parent, None if parent is None else self._grandparent(parent)
+            if identity == root:
+                found.append(entry.info)
+        return tuple(sorted(found, key=lambda info: info.pid))
+
+    def cpu_seconds(self, pids: Iterable[int]) -> dict[int, float | None]:
+        """CPU time (user and system) of each process since its start; None where it cannot be read or is gone."""
+        return {pid: None if (stat := self._try_stat(pid)) is None else stat.cpu_s for pid in pids}
+
+    def cpu_cores_used(self, pids: Iterable[int], now_s: float) -> float | None:
+        """Cores in use by these processes together since they were last asked about; 0.05 is 5 % of one core.
+
+        None while one of them was not read before (unless it is younger than 5 s) or cannot be read: unknown is not 0.
+        A process that is gone counts nothing. ``now_s`` is monotonic.
+        """
+        total: float | None = 0.0
+        for pid in pids:
+            entry = self._entries.get(pid)
+            try:
+                stat = self._stat(pid)
+            except _Gone:
+                continue
+            except OSError:
+                total = None
+                continue
+            if entry is not None and entry.info.start_ticks not in (None, stat.start_ticks):
+                continue  # another process by now
+            cores = self._cores((pid, stat.start_ticks), stat.cpu_s, now_s)
+            total = None if total is None or cores is None else total + cores
+        return total
+
+    def _cores(self, who: Identity, cpu_s: float, now_s: float) -> float | None:
+        before = self._cpu.get(who)
+        if before is not None:
+            if now_s - before[1] < MIN_INTERVAL_S:
+                return before[2]
+            cores: float | None = max(cpu_s - before[0], 0.0) / (now_s - before[1])
+        else:
+            age_s = self._uptime_s() - (who[1] or 0) / _TICKS_PER_S
+            cores = cpu_s / max(age_s, MIN_INTERVAL_S) if age_s <= MAX_FIRST_AGE_S else None
+        self._cpu[who] = (cpu_s, now_s, cores)
+        return cores
+
+    # -- the table
+
+    def _suspects(self) -> list[int]:
+        """Known pids to read again: young ones, those the kernel may have given out anew, and some in turn."""
+        before, self._last_pid = self._last_pid, self._read_last_pid()
+        again = []
+        for pid, entry in self._entries.items():
+            if entry.young > 0:
+                entry.young -= 1
+                again.append(pid)
+            elif _given_out(pid, before, self._last_pid):
+                again.append(pid)
+        if not self._turn:
+            self._turn = [pid for pid, entry in self._entries.items() if not entry.info.kernel_thread]
+        share = -(-len(self._entries) // CYCLE)
+        again += self._turn[-share:]
+        del self._turn[-share:]
+        return [pid for pid in dict.fromkeys(again) if pid in self._entries]
+
+    def _read_last_pid(self) -> int:
+        try:
+            return int(self._bytes("loadavg", 256).split()[-1])
+        except (_Gone, OSError, ValueError, IndexError):
+            return 0
+
+    def _add(self, pid: int, appeared: list[ProcInfo]) -> None:
+        try:
+            info = self._read(pid)
+        except _Gone:
+            return
+        self._entries[pid] = _Entry(info, 0 if info.kernel_thread else YOUNG_REFRESHES)
+        appeared.append(info)
+
+    def _remove(self, pid: int) -> ProcInfo:
+        entry = self._entries.pop(pid)
+        who = (pid, entry.info.start_ticks)
+        self._dead_parents[who] = entry.parent
+        self._cpu.pop(who, None)
+        return entry.info
+
+    def _look_again(self, pid: int, appeared: list[ProcInfo], changed: list[ProcInfo], gone: list[ProcInfo]) -> None:
+        entry = self._entries[pid]
+        known = entry.info
+        try:
+            stat = self._stat(pid)
+        except _Gone:
+            gone.append(self._remove(pid))
+            return
+        except OSError:
+            return  # unknown is not different
+        if known.start_ticks is not None and stat.start_ticks != known.start_ticks:
+            gone.append(self._remove(pid))
+            self._add(pid, appeared)
+            return
+        same = stat.name == known.name and known.start_ticks is not None
+        if same and not known.kernel_thread:
+            argv = self._argv(pid, bool(stat.flags & _KTHREAD))
+            same = argv is None or argv == known.argv
+        if same:
+            return
+        try:
+            info = self._read(pid)
+        except _Gone:
+            gone.append(self._remove(pid))
+            return
+        info = _keeping(known, info)
+        if info != known:
+            entry.info = info
+            entry.young = max(entry.young, 1)
+            changed.append(info)
+
+    # -- who descends from whom
+
+    def _parent_of(self, info: ProcInfo) -> Identity | None:
+        if info.ppid is None or info.ppid == info.pid:
+            return None
+        parent = self._entries.get(info.ppid)
+        if parent is None or not _after(info, parent.info):
+            return None
+        return (parent.info.pid, parent.info.start_ticks)
+
+    def _grandparent(self, who: Identity) -> Identity | None:
+        entry = self._entries.get(who[0])
+        if entry is not None and entry.info.start_ticks == who[1]:
+            return entry.parent
+        return self._dead_parents.get(who)
+
+    def _adopt_orphans(self, gone: set[Identity]) -> None:
+        needed: set[Identity] = set()
+        for pid, entry in self._entries.items():
+            if entry.parent in gone:
+                entry.info = replace(entry.info, ppid=self._living_ancestor(entry.parent) or self._ppid(pid))
+            parent = entry.parent
+            while parent is not None and parent not in needed:
+                needed.add(parent)
+                parent = self._grandparent(parent)
+        self._dead_parents = {who: parent for who, parent in self._dead_parents.items() if who in needed}
+
+    def _living_ancestor(self, who: Identity | None) -> int | None:
+        for _ in range(len(self._entries) + len(self._dead_parents) + 1):
+            if who is None:
+                return None
+            entry = self._entries.get(who[0])
+            if entry is not None and entry.info.start_ticks == who[1]:
+                return who[0]
+            who = self._dead_parents.get(who)
+        return None
+
+    def _ppid(self, pid: int) -> int | None:
+        stat = self._try_stat(pid)
+        return None if stat is None else stat.ppid
+
+    # -- /proc
+
+    def _read(self, pid: int) -> ProcInfo:
+        try:
+            stat = self._stat(pid)
+        except OSError:
+            return ProcInfo(pid=pid, start_ticks=None, ppid=None, uid=self._uid(pid))
+        kernel = bool(stat.flags & _KTHREAD)
+        return ProcInfo(
+            pid=pid,
+            start_ticks=stat.start_ticks,
+            ppid=stat.ppid,
+            name=stat.name,
+            exe=None if kernel else self._exe(pid),
+            argv=self._argv(pid, kernel),
+            uid=self._uid(pid),
+            kernel_thread=kernel,
+        )
+
+    def _stat(self, pid: int) -> _Stat:
+        """Raises _Gone for what has ended (a zombie too, unless other threads of it run) and OSError for unreadable."""
+        raw = self._bytes(f"{pid}/stat", 4096)
+        try:
+            low, high = raw.index(b"("), raw.rindex(b")")
+            rest = raw[high + 2 :].split()
+            stat = _Stat(
+                name=os.fsdecode(raw[low + 1 : high]),
+                state=rest[0].decode("ascii"),
+                ppid=int(rest[1]),
+                flags=int(rest[6]),
+                threads=int(rest[17]),
+                start_ticks=int(rest[19]),
+                cpu_s=(int(rest[11]) + int(rest[12])) / _TICKS_PER_S,
+            )
+        except (ValueError, IndexError) as error:
+            if not raw:
+                raise _Gone from None
+            raise OSError(f"{self._proc}/{pid}/stat cannot be understood") from error
+        if stat.state in "ZX" and stat.threads <= 1:
+            raise _Gone
+        return stat
+
+    def _try_stat(self, pid: int) -> _Stat | None:
+        try:
+            return self._stat(pid)
+        except (_Gone, OSError):
+            return None
+
+    def _exe(self, pid: int) -> str | None:
+        try:
+            exe = os.readlink(f"{self._proc}/{pid}/exe")
+        except OSError:
+            return None
+        # the program was replaced while it runs: it still is that program
+        return exe.removesuffix(" (deleted)")
+
+    def _argv(self, pid: int, kernel: bool) -> tuple[str, ...] | None:
+        if kernel:
+            return ()
+        try:
+            raw = self._bytes(f"{pid}/cmdline", MAX_CMDLINE_BYTES)
+        except (_Gone, OSError):
+            return None
+        return tuple(os.fsdecode(part) for part in raw.rstrip(b"\0").split(b"\0")) if raw.rstrip(b"\0") else ()
+
+    def _uid(self, pid: int) -> int | None:
+        """The real uid. A process that may not be dumped looks like root's to ``stat``, so ``status`` is read."""
+        try:
+            for line in self._bytes(f"{pid}/status", 4096).splitlines():
+                if line.startswith(b"Uid:"):
+                    return int(line.split()[1])
+        except (_Gone, OSError, ValueError, IndexError):
+            pass
+        return None
+
+    def _bytes(self, name: str, limit: int) -> bytes:
+        try:
+            fd = os.open(f"{self._proc}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+        except (FileNotFoundError, ProcessLookupError, NotADirectoryError):
+            raise _Gone from None
+        try:
+            return os.read(fd, limit)
+        except ProcessLookupError:
+            raise _Gone from None
+        finally:
+            os.close(fd)
+
+
+def _after(child: ProcInfo, parent: ProcInfo) -> bool:
+    """A child starts no earlier than its parent; one that did belongs to a process that had the pid before."""
+    if child.start_ticks is None or parent.start_ticks is None:
+        return True
+    return child.start_ticks >= parent.start_ticks
+
+
+def _given_out(pid: int, before: int, now: int) -> bool:
+    """Whether the kernel may have given this pid out: pids go up and start again from the bottom."""
+    if before == now or not before or not now:
+        return False
+    return before < pid <= now if before < now else pid > before or pid <= now
+
+
+def _keeping(known: ProcInfo, new: ProcInfo) -> ProcInfo:
+    """The new facts; the nearest living ancestor and what cannot be read any more stay as known."""
+    return replace(
+        new,
+        start_ticks=new.start_ticks if new.start_ticks is not None else known.start_ticks,
+        ppid=known.ppid if known.ppid is not None else new.ppid,
+        name=new.name if new.name is not None else known.name,
+        uid=new.uid if new.uid is not None else known.uid,
+    )
