@@ -65,18 +65,24 @@ def finish(work: Callable[[], OperationResult], path: str, *, as_json: bool, deb
     from cotenant.cli.failures import as_result
     from cotenant.cli.render import emit
 
+    def failed(error: BaseException) -> OperationResult:
+        if debug:
+            traceback.print_exception(error, file=sys.stderr)
+        return as_result(error)
+
     try:
         result = work()
+    except BrokenPipeError:
+        return _quiet_end()
     except (Exception, KeyboardInterrupt) as error:
-        if isinstance(error, BrokenPipeError):
-            return _quiet_end()
-        if debug:
-            traceback.print_exc(file=sys.stderr)
-        result = as_result(error)
+        result = failed(error)
     try:
         emit(result, path, as_json=as_json)
     except BrokenPipeError:
         return _quiet_end()
+    except Exception as error:  # the answer could not be put into words
+        result = failed(error)
+        emit(result, path, as_json=as_json)
     return int(result.exit_code)
 
 

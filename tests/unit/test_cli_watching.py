@@ -1,0 +1,162 @@
+"""Watching a run: each change in words, R at looks only, and the run's ending as the exit code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cotenant.cli.agents import Agent
+from cotenant.cli.watching import Left, Watcher, look_words, now_words
+from cotenant.settings import Settings
+from policies.harness.spec import RunSpec
+from policies.refusal import Refused
+from tests.cli_runner import Cli, cli, home
+from tests.fake_agent import FakeAgent
+
+__all__ = ["cli", "home"]
+
+RUNS = Path(__file__).parents[1] / "data" / "runs"
+SPEC = RunSpec(node="local", rule="trainer").model_dump()
+LOOK = {"n": 8, "verdict": "inconclusive", "R": 0.9963, "lo": 0.9801, "hi": 1.0129, "more_blocks": 4}
+
+
+def status(counted: int, arm: str | None = "on", part: str = "window", left_s: float | None = 38.2, **more: Any) -> dict[str, Any]:
+    now = {"block": counted + 1, "arm": arm, "part": part, "left_s": left_s}
+    return {
+        "run": "run-1", "spec": SPEC, "state": "open", "ending": None, "now": now, "counted": counted, "left_out": 0, "looks": []
+    } | more  # fmt: skip
+
+
+def test_now_in_words() -> None:
+    assert now_words(status(4, part="washout")) == "block 5 of 12, ON, washout, 38 s left; 4 counted"
+    assert now_words(status(12)).startswith("block 13 (at most 40), ON, window")
+    assert now_words(status(4, left_out=2, left_s=None)) == "block 5 of 12, ON, window; 4 counted, 2 left out"
+    assert now_words(status(4, now=None)) == "waits for its flow to go on; 4 counted"
+    assert now_words(status(4, state="ended", ending="slowdown", now=None)).startswith("ended: slowdown")
+
+
+def test_a_look_in_words() -> None:
+    assert look_words(LOOK) == (
+        "look at 8 blocks: R 99.6 % (90 % interval, valid at every look: 98.0–101.3 %), inconclusive; "
+        "about 4 more blocks may decide it"
+    )
+    assert "R unknown" in look_words(LOOK | {"R": None, "lo": None, "hi": None})
+
+
+def watch(home: Path, said: list[str], statuses: list[dict[str, Any]], record: dict[str, Any], **flow: Any) -> dict[str, Any]:
+    """Follow a run that shows these statuses one after the other and ends with this record."""
+    left = iter(statuses)
+    last: dict[str, Any] = {}
+
+    def run_status(run: str) -> dict[str, Any]:
+        nonlocal last
+        last = next(left, last)
+        return last
+
+    with FakeAgent(home, run_status=run_status, run_show=record).serving():
+        agent = Agent(Settings(home=home), "local")
+        return Watcher(agent, "run-1", flow.get("ended", lambda: None), 0.01, flow.get("within", 5.0), say=said.append).follow()
+
+
+def test_each_step_is_said_once_and_R_only_after_a_look(home: Path) -> None:
+    said: list[str] = []
+    record = json.loads((RUNS / "slowdown.json").read_text())
+    seen = [
+        status(0, arm=None, part="reference", now={"block": None, "arm": None, "part": "reference", "left_s": 9.0}),
+        *(status(n, arm, part) for n in range(8) for arm, part in (("on", "washout"), ("on", "window"), ("on", "window"))),
+        status(8, looks=[LOOK]),
+        status(9, looks=[LOOK]),
+        status(9, looks=[LOOK], state="ended", ending="slowdown", now=None),
+    ]
+    assert watch(home, said, seen, record)["run"] == record["run"]
+    assert said[0].startswith("reference")
+    before = said[: said.index(look_words(LOOK))]
+    assert not any("R " in line or "verdict" in line or "%" in line for line in before), before
+    assert said.count(look_words(LOOK)) == 1
+    assert len([line for line in said if line.startswith("block 1 of 12, ON, window")]) == 1
+    assert said[-1].startswith("ended: slowdown")
+
+
+def test_a_pass_waits_for_its_certificate(home: Path) -> None:
+    record = json.loads((RUNS / "pass.json").read_text()) | {"certificate": None}
+    answers = iter([record, record, record, record | {"certificate": {"certificate": "c1"}}])
+    last = record
+
+    def run_show(run: str) -> dict[str, Any]:
+        nonlocal last
+        last = next(answers, last)
+        return last
+
+    done = status(8, state="ended", ending="no slowdown shown", now=None)
+    with FakeAgent(home, run_status=done, run_show=run_show).serving():
+        agent = Agent(Settings(home=home), "local")
+        found = Watcher(agent, "run-1", lambda: None, 0.01, 5.0, say=lambda line: None).follow()
+    assert found["certificate"] == {"certificate": "c1"}
+
+
+def test_a_flow_that_ends_before_it_began_is_said_with_its_reason(home: Path) -> None:
+    unknown = Refused("RUN_UNKNOWN", "run run-1", "this node knows no such run", "cotenant protection ab list")
+    with FakeAgent(home, run_show=unknown).serving():
+        agent = Agent(Settings(home=home), "local")
+        watcher = Watcher(agent, "run-1", lambda: "Refused: no such rule", 0.01, 5.0, say=lambda line: None)
+        with pytest.raises(Refused, match="no such rule"):
+            watcher.follow()
+
+
+def test_a_run_that_nobody_takes_is_not_waited_for_without_end(home: Path) -> None:
+    unknown = Refused("RUN_UNKNOWN", "run run-1", "this node knows no such run", "cotenant protection ab list")
+    with FakeAgent(home, run_show=unknown).serving():
+        agent = Agent(Settings(home=home), "local")
+        with pytest.raises(Refused, match="worker"):
+            Watcher(agent, "run-1", lambda: None, 0.01, 0.2, say=lambda line: None).follow()
+
+
+def test_ctrl_c_leaves_the_run_alone(home: Path) -> None:
+    def interrupt(line: str) -> None:
+        raise KeyboardInterrupt
+
+    with FakeAgent(home, run_status=status(1), run_show={"run": "run-1"}).serving() as fake:
+        agent = Agent(Settings(home=home), "local")
+        with pytest.raises(Left):
+            Watcher(agent, "run-1", lambda: None, 0.01, 5.0, say=interrupt).follow()
+    assert "run_abort" not in fake.verbs()
+
+
+def test_an_agent_that_restarts_is_waited_for(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cotenant.cli.failures import Unreachable
+
+    record = json.loads((RUNS / "slowdown.json").read_text())
+    done = status(8, state="ended", ending="slowdown", now=None)
+    with FakeAgent(home, run_status=done, run_show=record).serving():
+        agent = Agent(Settings(home=home), "local")
+        asked, lost = agent.ask, iter([False, True, True])
+
+        def ask(verb: str, /, _timeout_s: float = 30.0, **params: Any) -> Any:
+            if next(lost, False):
+                raise Unreachable("AGENT_UNREACHABLE", "node local", "it is not running", "cotenant node run local")
+            return asked(verb, _timeout_s=_timeout_s, **params)
+
+        monkeypatch.setattr(agent, "ask", ask)
+        assert Watcher(agent, "run-1", lambda: None, 0.01, 5.0, say=lambda line: None).follow()["ending"] == "slowdown"
+
+
+@pytest.mark.parametrize(("name", "code"), [("pass", 0), ("slowdown", 1), ("inconclusive", 1), ("aborted", 1), ("no_dose", 1), ("running", 0)])
+def test_show_exits_by_the_runs_ending(name: str, code: int, cli: Cli, home: Path) -> None:
+    record = json.loads((RUNS / f"{name}.json").read_text())
+    with FakeAgent(home, run_show=record).serving():
+        said = cli("protection", "ab", "show", record["run"], "--json")
+    assert said.code == code
+    assert said.json["status"] == "success"
+    assert said.json["data"]["record"] == record
+
+
+def test_status_shows_where_the_run_is(cli: Cli, home: Path) -> None:
+    with FakeAgent(home, run_status=status(8, looks=[LOOK])).serving():
+        said = cli("protection", "ab", "status", "local")
+    assert "block 9 of 12, ON, window, 38 s left; 8 counted" in said.out
+    assert "look at 8 blocks" in said.out
+    with FakeAgent(home, run_status=None).serving():
+        assert "no run measures" in cli("protection", "ab", "status", "local").err
