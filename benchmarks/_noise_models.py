@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["DEFAULT_MODELS", "HARD_MODELS", "Model", "iid", "simulate"]
+__all__ = ["DEFAULT_MODELS", "HARD_MODELS", "Model", "drift", "iid", "simulate"]
 
-Array = npt.NDArray[np.float64]
+Array = npt.NDArray[np.floating[Any]]
 
 WINDOW_S, WASHOUT_S = 300.0, 60.0
 BLOCK_S = 2.0 * (WINDOW_S + WASHOUT_S)
@@ -47,7 +48,7 @@ def _starts(blocks: int) -> Array:
 
 
 def _white(sd: float, rng: np.random.Generator, runs: int, blocks: int) -> Array:
-    return rng.standard_normal((runs, 2 * blocks)) * (sd / np.sqrt(2.0))
+    return np.asarray(rng.standard_normal((runs, 2 * blocks)) * (sd / np.sqrt(2.0)))
 
 
 def iid(sd: float) -> Model:
@@ -63,12 +64,12 @@ def _ar(phi: float) -> Model:
         level[:, 0] = shocks[:, 0]
         for i in range(1, 2 * blocks):
             level[:, i] = phi * level[:, i - 1] + np.sqrt(1.0 - phi * phi) * shocks[:, i]
-        return level * (0.01 / np.sqrt(2.0 * (1.0 - phi)))
+        return np.asarray(level * (0.01 / np.sqrt(2.0 * (1.0 - phi))))
 
     return Model(f"AR(1) {phi:g}", windows)
 
 
-def _drift(per_hour: float) -> Model:
+def drift(per_hour: float) -> Model:
     def windows(rng: np.random.Generator, runs: int, blocks: int) -> Array:
         return _white(0.01, rng, runs, blocks) + per_hour * (_starts(blocks) + WINDOW_S / 2.0) / 3600.0
 
@@ -77,12 +78,13 @@ def _drift(per_hour: float) -> Model:
 
 def _warm_up(rng: np.random.Generator, runs: int, blocks: int) -> Array:
     """The program starts 10 % slow and comes up with a time constant of 20 minutes."""
-    return _white(0.01, rng, runs, blocks) - 0.10 * np.exp(-(_starts(blocks) + WINDOW_S / 2.0) / 1200.0)
+    cold = np.exp(-(_starts(blocks) + WINDOW_S / 2.0) / 1200.0)
+    return np.asarray(_white(0.01, rng, runs, blocks) - 0.10 * cold)
 
 
 def _t3(rng: np.random.Generator, runs: int, blocks: int) -> Array:
     """Student's t with 3 df, scaled to the same sd as the white noise (its own is sqrt 3)."""
-    return rng.standard_t(3, (runs, 2 * blocks)) / np.sqrt(3.0) * (0.01 / np.sqrt(2.0))
+    return np.asarray(rng.standard_t(3, (runs, 2 * blocks)) / np.sqrt(3.0) * (0.01 / np.sqrt(2.0)))
 
 
 def _outliers(rng: np.random.Generator, runs: int, blocks: int) -> Array:
@@ -119,18 +121,20 @@ def _slow(model: Model, ratio: float, o: Array, rng: np.random.Generator) -> Arr
     """A slow program step by step: fractional events of each window, each step spread evenly over its duration."""
     runs, blocks = o.shape
     starts = _starts(blocks)
-    edges = np.arange(2 * blocks + 1) * (WINDOW_S + WASHOUT_S)
+    # one stretch more than is counted, so that the step across the last window's end is closed too
+    edges = np.arange(2 * blocks + 2) * (WINDOW_S + WASHOUT_S)
     steps = int(1.2 * edges[-1] / model.slow_step_s) + 10
     d = np.empty_like(o)
     for run in range(runs):
         lasts = model.slow_step_s * np.maximum(0.05, 1.0 + model.slow_jitter * rng.standard_normal(steps))
         done = np.cumsum(lasts) - rng.random() * model.slow_step_s  # in the program's own time, at full speed
         on_first = o[run] > 0
-        speed = np.empty(2 * blocks)
-        speed[0::2], speed[1::2] = np.where(on_first, ratio, 1.0), np.where(on_first, 1.0, ratio)
+        speed = np.ones(2 * blocks + 1)
+        speed[0:-1:2], speed[1:-1:2] = np.where(on_first, ratio, 1.0), np.where(on_first, 1.0, ratio)
         own_time = np.concatenate([[0.0], np.cumsum(speed * np.diff(edges))])
+        done = done[done < own_time[-1]]
         at = np.interp(done, own_time, edges)  # when each step ended, on the clock
-        count = np.interp(starts + WINDOW_S, at, np.arange(steps)) - np.interp(starts, at, np.arange(steps))
+        count = np.interp(starts + WINDOW_S, at, np.arange(at.size)) - np.interp(starts, at, np.arange(at.size))
         first, second = count[0::2], count[1::2]
         d[run] = np.where(on_first, np.log(first / second), np.log(second / first))
     return d
@@ -140,7 +144,7 @@ DEFAULT_MODELS: tuple[Model, ...] = (
     *(iid(sd) for sd in (0.005, 0.01, 0.02, 0.05)),
     _ar(0.5),
     _ar(0.9),
-    *(_drift(per_hour) for per_hour in (0.01, 0.05, -0.05, 0.20)),
+    *(drift(per_hour) for per_hour in (0.01, 0.05, -0.05, 0.20)),
     Model("warm-up", _warm_up),
     Model("t3", _t3),
     Model("outliers", _outliers),
