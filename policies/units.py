@@ -149,8 +149,8 @@ def reasons(unit: Unit, node: NodeView) -> tuple[Reason, ...]:
         found.append(Reason("PROTECTION_PAUSE", "the owner paused all fleet work (node.pause)", "set pause = false"))
     for rule in node.rules:
         found += _rule_reasons(unit, rule, node)
-    granted = node.run is not None and node.run.part == "grant" and node.run.tests(unit)
-    exempt = node.run.rule if node.run is not None and granted else None
+    # In OFF the run's own hold stands in the rule's place: it is no pause that the ten-minute limit should end.
+    exempt = node.run.rule if node.run is not None and node.run.tests(unit) else None
     if unit.device:
         found += _device_reasons(node, exempt)
     elif node.mode != "fleet_first":

@@ -14,18 +14,16 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nodes.clock import utc_now
 from policies.certificate import (
     Certificate,
     Fingerprint,
-    Validity,
     differences,
     issue,
     revocations,
     standing,
     validity,
 )
-
-from nodes.clock import utc_now
 from policies.harness.dose import certified_duty
 from policies.harness.spec import RunSpec
 from policies.harness.validity import counted, no_certificate

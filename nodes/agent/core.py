@@ -19,8 +19,8 @@ from nodes.agent.runs import ActiveRun, Runs
 from nodes.client import node_dir
 from nodes.clock import boottime_s, monotonic_s
 from nodes.feeds import feed_payload
-from nodes.jobs import Attempt, Job, JobManager
 from nodes.identity import ProcessId
+from nodes.jobs import Attempt, Job, JobManager
 from nodes.journal import Journal
 from nodes.meters.cpu import CpuMeter, Unreadable
 from nodes.modules import ModuleStore

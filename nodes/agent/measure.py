@@ -99,11 +99,10 @@ class Measurer:
         if active.measuring not in (None, number):
             raise Refused("RUN_LOCKED", f"block {number}", f"block {active.measuring} is being measured", "wait for it")
         if key not in self._blocks:
+            # A number may be skipped (its coin was tossed for a block that never began), never used again.
             expected = self.agent.runs.next_number(run)
-            if number != expected:
-                raise Refused(
-                    "RUN_BAD_PARAMETER", f"block {number}", f"the next block of run {run} is {expected}", "ask for that"
-                )
+            if number < expected:
+                raise Refused("RUN_BAD_PARAMETER", f"block {number}", f"run {run} is past it", f"ask for {expected}")
             self.agent.runs.note_started(run, number, order)
             active.measuring = number
             self._blocks[key] = asyncio.create_task(self._measure(active, number, order))

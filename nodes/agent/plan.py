@@ -8,16 +8,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from policies.certificate import Fingerprint, differences
-from policies.sources.timed import TimedCheck, check_timed
-
 from nodes.feeds import feed_payload
 from nodes.fingerprint import read_fingerprint
+from policies.certificate import Fingerprint, differences
 from policies.harness.attempts import attempts_before
 from policies.harness.spec import RunSpec
 from policies.refusal import Refused
 from policies.section import Rule, SectionErrors, digest, parse_section
 from policies.sources.progress import window_fits
+from policies.sources.timed import TimedCheck, check_timed
 from policies.units import RunView, Unit, reasons
 from policies.version import VERSION
 from policies.work import WorkSelector

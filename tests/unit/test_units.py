@@ -62,7 +62,7 @@ def test_the_grant_exempts_from_nothing_else(node: NodeView) -> None:
 
 
 def test_off_holds_the_work_under_test_without_a_limit_and_evicts_it_when_asked() -> None:
-    node = NodeView(gpu_jobs="always", run=grant(part="hold"))
+    node = NodeView(rules=(TRAINER,), run=grant(part="hold"))
     (wanted,) = desired([LLM], node)
     assert (wanted.action, wanted.unlimited) == ("pause", True)
     (wanted,) = desired([LLM], replace(node, run=grant(part="hold", off="evicted")))
