@@ -101,7 +101,9 @@ def protect(table: Table) -> list[Fault]:
 
 def rule(table: Table) -> list[Fault]:
     """An action, or ``ignore = true`` alone. ``during`` blocks are actions of the rule."""
-    acts = [key for key in (*ACTIONS, "during") if table.get(key, False) not in (False, [], ())]
+    acts = [key for key in ACTIONS if key in table]
+    if table.get("during", ()) not in ([], ()):
+        acts.append("during")
     ignore = table.get("ignore")
     if ignore is True:
         return [

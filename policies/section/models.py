@@ -14,7 +14,17 @@ from pydantic_core import PydanticCustomError
 
 from policies.section import conditions
 from policies.section.conditions import Fault, Table
-from policies.section.sources import PhaseSource, ProgressSource
+from policies.section.sources import (
+    ExecPhase,
+    ExecProgress,
+    JsonlEventPhase,
+    JsonlFieldPhase,
+    JsonlProgress,
+    LogProgress,
+    OnExec,
+    PhaseSource,
+    ProgressSource,
+)
 from policies.section.values import Clean, Match, Tags, Tree
 
 __all__ = [
@@ -25,13 +35,22 @@ __all__ = [
     "Defaults",
     "During",
     "DutyDevice",
+    "ExecPhase",
+    "ExecProgress",
     "GpuActive",
     "GpuJobs",
+    "JsonlEventPhase",
+    "JsonlFieldPhase",
+    "JsonlProgress",
+    "LogProgress",
     "Match",
     "Memory",
     "Metric",
     "Mode",
     "Node",
+    "OnExec",
+    "PhaseSource",
+    "ProgressSource",
     "Protect",
     "Reserve",
     "Rule",

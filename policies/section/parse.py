@@ -61,7 +61,8 @@ def _syntax_error(text: str, said: str) -> SectionError:
         return SectionError("", None, 1, f"is no TOML: {said}")
     reason = said[: where.start()]
     if where[1] is None:
-        return SectionError("", None, text.count("\n") + 1, f"is no TOML: {reason} at the end of the text")
+        last_line = text.rstrip().count("\n") + 1
+        return SectionError("", None, last_line, f"is no TOML: {reason} at the end of the text")
     return SectionError("", None, int(where[1]), f"is no TOML: {reason}, column {where[2]}")
 
 
