@@ -8,52 +8,26 @@ Source: ``runner-protocol.md`` ("The module's environment", ``doctor`` output).
 
 from __future__ import annotations
 
+import builtins
 import contextlib
-import hashlib
-import json
-import os
-import shutil
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from nodes.bundles import bundle_digest, check_bundle, copy_bundle, python_environment
 from nodes.clock import utc_iso
-from nodes.jobs.workdir import platform_name, read_document, runner_environment, write_document
+from nodes.doctor import DoctorReport, run_doctor
+from nodes.jobs.workdir import platform_name, read_document, write_document
 from policies.manifest import Manifest, ManifestError, parse_manifest
 from policies.refusal import Refused
 
 __all__ = ["DoctorReport", "ModuleState", "ModuleStore", "bundle_digest", "python_environment"]
 
 MANIFEST = "oarbank-module.toml"
-DOCTOR_LIMIT_S = 60.0
-DOCTOR_OUTPUT_BYTES = 1 << 20
-BUNDLE_BYTES_MAX = 2 << 30
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
-_LEFT_OUT = frozenset({"__pycache__", ".git", ".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache"})
-_ALIAS = {
-    "__init__.py": '"""The SDK under the name by which modules of other hosts import it."""\n',
-    "control.py": "from cotenant.sdk.control import *  # noqa: F403\n",
-    "duty.py": "from cotenant.sdk.duty import *  # noqa: F403\n",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class DoctorReport:
-    """What the module's doctor said, or why it could not be heard (``health`` "undetected")."""
-
-    health: Literal["healthy", "unhealthy", "undetected"]
-    why: str
-    checks: list[dict[str, Any]]
-    attrs: dict[str, Any]
-    capabilities: list[str]
-
-    def as_dict(self) -> dict[str, Any]:
-        names = ("health", "why", "checks", "attrs", "capabilities")
-        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +62,11 @@ class ModuleState:
     def search(self) -> str:
         """``PATH`` of its processes."""
         return f"{self.python.parent}:{SYSTEM_PATH}" if self.python is not None else SYSTEM_PATH
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """``[runner].env`` as it applies here."""
+        return self.manifest.runner_on(platform_name()).env if self.manifest is not None else {}
 
     def command(self) -> list[str]:
         """The runner's argv up to its verb."""
@@ -150,7 +129,7 @@ class ModuleStore:
             return False, f"there is no module {name!r} on this node"
         return state.state == "ready", state.why
 
-    def pending(self) -> list[str]:
+    def pending(self) -> builtins.list[str]:
         """Built-in modules that were not added yet, or whose files changed since: for ``prepare`` in a thread."""
         found = []
         for short, path in self._builtins():
@@ -185,7 +164,7 @@ class ModuleStore:
         if not (path / MANIFEST).is_file():
             why = "is no folder" if not path.is_dir() else f"holds no {MANIFEST}"
             raise Refused("MODULE_NO_BUNDLE", f"bundle {path}", why, "name the folder that holds the module's manifest")
-        _check_bundle(path)
+        check_bundle(path)
         digest = bundle_digest(path)
         manifest, why = _manifest(path)
         short = manifest.short if manifest is not None else path.resolve().name.lower()
@@ -204,7 +183,7 @@ class ModuleStore:
                 "rename one of them",
             )
         bundle = self._home / short / "bundles" / digest
-        _copy_bundle(path, bundle)
+        copy_bundle(path, bundle)
         data = self._home / short / "data"
         data.mkdir(parents=True, exist_ok=True, mode=0o700)
         state = _state_of(short, digest, manifest, why, bundle, data)
@@ -288,8 +267,7 @@ class ModuleStore:
 
     def _not_added(self, short: str, path: Path) -> ModuleState:
         manifest, why = _manifest(path)
-        state = _state_of(short, "", manifest, why or "its doctor has not run yet", None, self._home / short / "data")
-        return state
+        return _state_of(short, "", manifest, why or "its doctor has not run yet", None, self._home / short / "data")
 
 
 def _state_of(
@@ -323,190 +301,3 @@ def _manifest(path: Path) -> tuple[Manifest | None, str]:
         return parse_manifest((path / MANIFEST).read_text(encoding="utf-8")), ""
     except (OSError, UnicodeDecodeError, ManifestError) as error:
         return None, f"{MANIFEST}: {error}"
-
-
-# -- bundles --------------------------------------------------------------------------------------------------------------
-
-
-def _files(path: Path) -> list[str]:
-    """Relative paths with ``/`` of everything that is part of a bundle, sorted."""
-    found = []
-    for folder, names, files in os.walk(path):
-        names[:] = [name for name in names if name not in _LEFT_OUT]
-        relative = os.path.relpath(folder, path).replace(os.sep, "/")
-        prefix = "" if relative == "." else relative + "/"
-        found += [prefix + name for name in files if not name.endswith(".pyc")]
-        found += [prefix + name for name in names if (Path(folder) / name).is_symlink()]
-    return sorted(found)
-
-
-def bundle_digest(path: Path) -> str:
-    """sha256 over the sorted relative paths and contents, caches left out; the executable bit counts."""
-    digest = hashlib.sha256()
-    for name in _files(path):
-        full = path / name
-        data = full.read_bytes() if full.is_file() else b""
-        mark = b"x" if os.access(full, os.X_OK) else b"-"
-        digest.update(f"{len(name.encode())}:{name}:{len(data)}:".encode() + mark)
-        digest.update(data)
-    return digest.hexdigest()
-
-
-def _check_bundle(path: Path) -> None:
-    root = path.resolve()
-    total = 0
-    for name in _files(path):
-        full = path / name
-        if full.is_symlink() and not full.resolve().is_relative_to(root):
-            raise Refused(
-                "MODULE_BAD_BUNDLE", f"bundle {path}", f"{name} is a link that leads out of it", "put a copy there"
-            )
-        if not full.is_file() and not full.is_dir():
-            raise Refused("MODULE_BAD_BUNDLE", f"bundle {path}", f"{name} is no regular file", "take it out")
-        total += full.stat().st_size
-    if total > BUNDLE_BYTES_MAX:
-        raise Refused(
-            "MODULE_BAD_BUNDLE", f"bundle {path}", f"it holds {total} bytes", "keep models in the module's data folder"
-        )
-
-
-def _copy_bundle(path: Path, bundle: Path) -> None:
-    """Whole or not at all; a bundle that is there already has the same contents by its name."""
-    if bundle.is_dir():
-        return
-    bundle.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    temporary = bundle.with_name(f".{bundle.name[:16]}.{os.getpid()}.{threading.get_ident()}")
-    shutil.rmtree(temporary, ignore_errors=True)
-    for name in _files(path):
-        target = temporary / name
-        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if not (path / name).is_dir():
-            shutil.copy2(path / name, target)
-        else:
-            target.mkdir(exist_ok=True)
-    try:
-        os.rename(temporary, bundle)
-    except OSError:
-        shutil.rmtree(temporary, ignore_errors=True)
-        if not bundle.is_dir():
-            raise
-
-
-# -- environments ---------------------------------------------------------------------------------------------------------
-
-
-def python_environment(home: Path) -> Path:
-    """The interpreter in which only the SDK can be imported; built once per Python and SDK version under ``home``.
-
-    A virtual environment without pip: its site-packages hold a copy of ``cotenant.sdk`` and the alias ``oarbank_sdk``.
-    """
-    sdk = Path(__file__).resolve().parent.parent / "cotenant" / "sdk"
-    sources = {path.name: path.read_bytes() for path in sorted(sdk.glob("*.py"))}
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    seal = hashlib.sha256(
-        repr((sys.version, sys.base_prefix, sorted(sources.items()), sorted(_ALIAS.items()))).encode()
-    )
-    place = home / f"python{version}-{seal.hexdigest()[:16]}"
-    python = place / "bin" / "python"
-    if python.exists():
-        return python
-    home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    temporary = home / f".new-{os.getpid()}-{threading.get_ident()}"
-    shutil.rmtree(temporary, ignore_errors=True)
-    subprocess.run(
-        [sys.executable, "-I", "-m", "venv", "--without-pip", "--symlinks", str(temporary)],
-        check=True,
-        capture_output=True,
-        timeout=DOCTOR_LIMIT_S,
-    )
-    packages = temporary / "lib" / f"python{version}" / "site-packages"
-    (packages / "cotenant" / "sdk").mkdir(parents=True)
-    (packages / "cotenant" / "__init__.py").touch()
-    for name, data in sources.items():
-        (packages / "cotenant" / "sdk" / name).write_bytes(data)
-    (packages / "oarbank_sdk").mkdir()
-    for name, text in _ALIAS.items():
-        (packages / "oarbank_sdk" / name).write_text(text, encoding="utf-8")
-    try:
-        os.rename(temporary, place)
-    except OSError:
-        shutil.rmtree(temporary, ignore_errors=True)
-        if not python.exists():
-            raise
-    return python
-
-
-# -- doctors --------------------------------------------------------------------------------------------------------------
-
-
-def run_doctor(state: ModuleState, limit_s: float = DOCTOR_LIMIT_S) -> DoctorReport:
-    """``<exec…> doctor --json`` in the module's data folder; blocks for at most ``limit_s``."""
-    assert state.manifest is not None
-    tmp = state.data.parent / "tmp"
-    tmp.mkdir(parents=True, exist_ok=True, mode=0o700)
-    settings = state.data.parent / "settings.json"
-    if not settings.exists():
-        write_document(settings, {})
-    env = runner_environment(
-        short=state.short,
-        module_data=state.data,
-        tmp=tmp,
-        settings=settings,
-        search=state.search,
-        module_env=state.manifest.runner_on(platform_name()).env,
-    )
-    with open(tmp / f"doctor-{threading.get_ident()}.out", "w+b") as out:
-        try:
-            process = subprocess.Popen(
-                [*state.command(), "doctor", "--json"],
-                cwd=state.data,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-            )
-        except (OSError, ValueError) as error:
-            return DoctorReport("undetected", f"its doctor cannot be started: {error}", [], {}, [])
-        try:
-            _, errors = process.communicate(timeout=limit_s)
-            late = False
-        except subprocess.TimeoutExpired:
-            late = True
-            errors = b""
-        finally:
-            # the group is the doctor's own session; its leader is not collected before this
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, 9)
-            process.communicate()
-        out.seek(0)
-        text = out.read(DOCTOR_OUTPUT_BYTES)
-    if late:
-        return DoctorReport("undetected", f"its doctor did not answer within {limit_s:g} s", [], {}, [])
-    return _read_report(text, process.returncode, errors.decode("utf-8", "replace").strip()[-500:])
-
-
-def _read_report(text: bytes, code: int, errors: str) -> DoctorReport:
-    try:
-        raw = json.loads(text)
-    except ValueError:
-        raw = None
-    if not isinstance(raw, dict):
-        return DoctorReport(
-            "undetected", f"its doctor printed no JSON object (exit {code}) {errors}".strip(), [], {}, []
-        )
-    checks = [check for check in raw.get("checks") or [] if isinstance(check, dict)]
-    attrs = raw.get("attrs") if isinstance(raw.get("attrs"), dict) else {}
-    capabilities = [str(item) for item in raw.get("capabilities") or []]
-    protocol = raw.get("runner_protocol")
-    supported = protocol.get("supported") if isinstance(protocol, dict) else None
-    health = raw.get("health")
-    why = ""
-    if not isinstance(supported, list) or 1 not in supported:
-        health, why = "unhealthy", f"its doctor does not list runner protocol 1 as supported ({supported!r})"
-    elif health not in ("healthy", "unhealthy", "undetected"):
-        health, why = "undetected", f"its doctor says health {health!r}"
-    elif health != "healthy":
-        bad = [f"{check.get('name')}: {check.get('detail', '')}" for check in checks if check.get("ok") is not True]
-        why = f"its doctor says {health}" + (f" ({'; '.join(bad)})" if bad else "")
-    return DoctorReport(health, why, checks, attrs or {}, capabilities)

@@ -2,13 +2,13 @@
 
 Standard library only, one file; a module may carry a copy of it beside ``control.py``.
 
-The account is a leaky bucket of device seconds. What a unit used goes in, the duty leaks out with time, and a unit may
-start when the bucket is empty. So after a unit that used ``b`` seconds at duty ``d`` the next one starts ``b/d`` after it started,
-an overshooting sleep is not paid a second time (the bucket may run dry by at most ``CREDIT_S`` of leak, so that lateness never
-becomes a burst), and short units do not add up to more than ``d``.
+The account is a leaky bucket of device seconds. What a unit used goes in, the duty leaks out with time, and a unit may start
+when the bucket is empty. So after a unit that used ``b`` seconds at duty ``d`` the next one starts ``b/d`` after it started, and
+short units do not add up to more than ``d``. An overshooting sleep is not paid a second time: the bucket may run dry by
+at most ``CREDIT_S`` of leak, so that lateness never becomes a burst.
 
-What counts as used is what the meter counts: on a GPU the wall time in which at least one unit was open, on ``cpu`` the CPU time of the process
-and its children, in units or between them, over the cores that the stage declares.
+What counts as used is what the meter counts: on a GPU the wall time in which at least one unit was open, on ``cpu`` the CPU time of
+the process and its children, in units or between them, over the cores that the stage declares.
 """
 
 from __future__ import annotations

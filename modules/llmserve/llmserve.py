@@ -8,13 +8,13 @@ import sys
 # `python -I` keeps the script's own folder off the path
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-import argparse  # noqa: E402
+import argparse
 
-import doctor  # noqa: E402
-import selftest  # noqa: E402
-from envelope import BadSpec, Envelope, fail, read_spec  # noqa: E402
+import doctor
+import selftest
+from envelope import BadSpec, Envelope, fail, read_spec
 
-from cotenant.sdk.control import Control, Stopped  # noqa: E402
+from cotenant.sdk.control import Control, Stopped
 
 STAGES = {"selftest": selftest.run}
 

@@ -190,9 +190,10 @@ class Attempt:
         self.held_since_mono_s = now
         self._hold_deadline = now + HOLD_DEADLINE_S
         self._hold_sample = None
-        self._close_span(now)
+        self.close_span(now)
 
-    def _close_span(self, now: float) -> None:
+    def close_span(self, now: float) -> None:
+        """It does not run from here on."""
         if self._spans and self._spans[-1][1] is None:
             self._spans[-1] = (self._spans[-1][0], now)
 
@@ -228,7 +229,7 @@ class Attempt:
             return
         self.stopping = stop
         self.stop_since_mono_s = now
-        self._close_span(now)
+        self.close_span(now)
         self._pause_asked = False
         with contextlib.suppress(OSError):
             self._document(stop=True, reason=stop.reason)
@@ -256,10 +257,8 @@ class Attempt:
         notes: list[str] = []
         if self.runner is None:
             self._meet_runner()
-        if self._launcher_acted():
+        if self._launcher_acted(now):
             notes.append("lost")
-            if self.hold_reason is None and self.stopping is None:
-                self._enter_hold(now, "the agent was silent", unlimited=False)
         self._look_for_phase(now)
         self._known.update((proc.pid, proc.start_ticks) for proc in self.members())
         if self.stopping is not None:
@@ -290,15 +289,24 @@ class Attempt:
         if told is not None and told.get("attempt_id") == self.attempt_id:
             self.runner = ProcessId.from_dict(told)
 
-    def _launcher_acted(self) -> bool:
+    def _launcher_acted(self, now: float) -> bool:
+        """Whether the launcher took the agent for gone since the last look; its act becomes this attempt's state."""
         told = read_document(self.folder.root / "lost.json")
         if told is None or not isinstance(told.get("count"), int) or told["count"] <= self._lost_seen:
             return False
         self._lost_seen = told["count"]
-        if told.get("how") == "frozen":
-            self._frozen = True
-        elif told.get("how") == "paused":
-            self._pause_asked = True
+        if self.stopping is not None:
+            return True
+        if told.get("how") == "ended":
+            self.stopping = Stop(str(told.get("why")), requeue=True, fault=False, by="launcher")
+            self.stop_since_mono_s = now
+            self.close_span(now)
+            self._kill_at = now + 2.0 * self.stop_grace_s
+            return True
+        self._frozen = self._frozen or told.get("how") == "frozen"
+        self._pause_asked = self._pause_asked or told.get("how") == "paused"
+        if self.hold_reason is None:
+            self._enter_hold(now, "the agent was silent", unlimited=False)
         return True
 
     def _look_for_phase(self, now: float) -> None:

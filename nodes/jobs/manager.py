@@ -8,46 +8,32 @@ import os
 import secrets
 import sqlite3
 import subprocess
-import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from nodes.clock import monotonic_s, utc_iso
 from nodes.identity import ProcessId, boot_id, identify, liveness
 from nodes.jobs import results
-from nodes.jobs.attempt import Attempt, hold_way, limits
-from nodes.jobs.proctree import Proc, ProcSystem, System
-from nodes.jobs.registry import AttemptRow, Job, Registry
-from nodes.jobs.workdir import AttemptDir, read_document, runner_environment, spec_document, write_document
+from nodes.jobs.adoption import carriers, revive
+from nodes.jobs.attempt import Attempt, hold_way
+from nodes.jobs.proctree import ProcSystem, System
+from nodes.jobs.registry import Job, Registry
+from nodes.jobs.starting import ModuleLike, prepare, spawn
+from nodes.jobs.workdir import AttemptDir, read_document
 from policies.jobs import Stop
-from policies.manifest import Manifest
 from policies.refusal import Refused
 
-__all__ = ["JobManager", "Journal", "ModuleLike", "Modules"]
+__all__ = ["JobManager", "Journal", "Modules"]
 
-LAUNCHER = Path(__file__).with_name("launcher.py")
 SILENCE_S = 10.0
 ADOPT_S = 600.0
 RECENT_KEPT = 256
+START_RETRY_S = 30.0
 
 Journal = Callable[[str, dict[str, Any]], None]
-
-
-class ModuleLike(Protocol):
-    """What a job needs to know of its module."""
-
-    @property
-    def manifest(self) -> Manifest | None: ...
-    @property
-    def bundle(self) -> Path | None: ...
-    @property
-    def data(self) -> Path: ...
-    @property
-    def search(self) -> str: ...
-    def command(self) -> list[str]: ...
 
 
 class Modules(Protocol):
@@ -88,8 +74,8 @@ class JobManager:
         self._clock = clock
         self._system = system or ProcSystem()
         self._device_env = dict(device_env or {})
-        self._silence_s = silence_s
-        self._adopt_s = adopt_s
+        self.silence_s = silence_s
+        self.adopt_s = adopt_s
         self._live: dict[str, Attempt] = {}
         self._recent: deque[Attempt] = deque(maxlen=RECENT_KEPT)
         self._retry_at: dict[int, float] = {}
@@ -292,11 +278,24 @@ class JobManager:
                 "started_at": utc_iso(),
             }
         )
+        self._live[attempt.attempt_id] = attempt
         try:
-            self._prepare(attempt, job, module, manifest, held, way == "freeze")
+            prepare(
+                attempt,
+                job,
+                module,
+                manifest.module.version,
+                self,
+                pause=held and way == "document",
+                start_stopped=held and way == "freeze",
+                device_env=self._device_env,
+            )
             self._spawn(attempt)
-        except OSError as error:
-            self._never_started(attempt, job, f"cannot be started: {error}")
+        except (OSError, ValueError, sqlite3.Error) as error:
+            # the next tick records the end; without a byte from us the launcher, if there is one, starts nothing
+            attempt.close()
+            attempt.stopping = Stop(f"cannot be started: {error}", requeue=True, fault=False)
+            self._retry_at[job.job] = self._clock() + START_RETRY_S
             raise Refused(
                 "JOB_START_FAILED", f"job {job_id}", str(error), "free space under the node's home"
             ) from error
@@ -305,7 +304,6 @@ class JobManager:
             held_reason="held at start" if held else None,
             stopped_at_start=held and way == "freeze",
         )
-        self._live[attempt.attempt_id] = attempt
         self._journal(
             "JOB_STARTED",
             {
@@ -319,98 +317,16 @@ class JobManager:
         )
         return attempt
 
-    def _prepare(
-        self, attempt: Attempt, job: Job, module: ModuleLike, manifest: Manifest, held: bool, freezes: bool
-    ) -> None:
-        folder = attempt.folder
-        control: dict[str, Any] = {"seq": 0}
-        in_force = limits(attempt.duty, attempt.threads)
-        if in_force or (held and not freezes):
-            control = {"seq": 1, "stop": False, "pause": held and not freezes, **in_force}
-        spec = spec_document(
-            short=job.short,
-            module_id=job.module,
-            module_version=manifest.module.version,
-            stage=job.stage,
-            payload=job.payload,
-            resources={"cpu": attempt.cores, "mem_gb": attempt.mem_gb},
-            timeout_s=job.timeout_s,
-        )
-        folder.make(spec, control, {})
-        module.data.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if "resumable" in attempt.capabilities:
-            results.give_earlier_events(self._jobs_dir, job.job, folder)
-        work = folder.work
-        argv = [
-            *module.command(),
-            "run",
-            "--spec",
-            f"{work}/spec.json",
-            "--workdir",
-            str(work),
-            "--out",
-            f"{work}/result.json",
-        ]
-        if "progress_events" in attempt.capabilities:
-            argv += ["--events", f"{work}/events.ndjson"]
-        env = runner_environment(
-            short=job.short,
-            module_data=module.data,
-            tmp=folder.tmp,
-            settings=folder.root / "settings.json",
-            search=module.search,
-            work=work,
-            attempt_id=attempt.attempt_id,
-            device=self._device_env,
-            module_env=manifest.runner.env,
-        )
-        launch = {
-            "attempt_id": attempt.attempt_id,
-            "argv": argv,
-            "env": env,
-            "cwd": str(work),
-            "workdir": str(work),
-            "capabilities": sorted(attempt.capabilities),
-            "stop_grace_s": attempt.stop_grace_s,
-            "silence_s": self._silence_s,
-            "adopt_s": self._adopt_s,
-            "start_stopped": held and freezes,
-        }
-        write_document(folder.root / "launch.json", launch)
-
     def _spawn(self, attempt: Attempt) -> None:
-        # both ends in one descriptor: opening never blocks, and writing to a dead launcher raises nothing
-        attempt.pipe = os.open(attempt.folder.fifo, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-        attempt.process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(LAUNCHER), str(attempt.folder.root)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            cwd="/",
-            env={
-                "OARBANK_ATTEMPT_ID": attempt.attempt_id,
-                "OARBANK_WORKDIR": str(attempt.folder.work),
-                "LANG": "C.UTF-8",
-            },
-        )
+        folder = attempt.folder
+        attempt.process, attempt.pipe = spawn(folder.root, folder.work, attempt.attempt_id)
         attempt.launcher = identify(attempt.process.pid)
-        if attempt.launcher is not None:
-            self.registry.change_attempt(
-                attempt.attempt_id, launcher_pid=attempt.launcher.pid, launcher_ticks=attempt.launcher.start_ticks
-            )
+        if attempt.launcher is None:
+            raise OSError("the launcher ended at once")
+        self.registry.change_attempt(
+            attempt.attempt_id, launcher_pid=attempt.launcher.pid, launcher_ticks=attempt.launcher.start_ticks
+        )
         attempt.heartbeat()  # the launcher starts the runner at this byte: it stands in the registry now
-
-    def _never_started(self, attempt: Attempt, job: Job, why: str) -> None:
-        attempt.close()
-        with contextlib.suppress(sqlite3.Error):
-            self.registry.end_attempt(
-                attempt.attempt_id,
-                job.job,
-                {"ended_at": utc_iso(), "verdict": why},
-                {"state": "waiting", "attempt": None, "reason": why},
-            )
-        attempt.folder.remove()
 
     def hold(self, attempt_id: str, reason: str, *, unlimited: bool = False) -> None:
         """Keep an attempt from running, by what its runner declares; one that cannot be held is stopped and requeued.
@@ -477,6 +393,11 @@ class JobManager:
             notes = attempt.step(now)
             if attempt.runner is not None and not known:
                 self._keep_runner(attempt)
+            if "lost" in notes:
+                self._journal(
+                    "PROTECTION_PAUSE",
+                    {"attempt": attempt.attempt_id, "cause": "agent silent", "state": attempt.state},
+                )
             if "hold_failed" in notes:
                 self.stop(attempt.attempt_id, "did not pause", requeue=True, fault=False)
             if "pause_limit" in notes:
@@ -513,7 +434,7 @@ class JobManager:
             if not attempt.launcher_lost:
                 attempt.launcher_lost = True
                 self._journal("JOB_LAUNCHER_LOST", {"job": attempt.job_id, "attempt": attempt.attempt_id})
-            if not attempt.kill_leftovers(self._carriers(attempt)):
+            if not attempt.kill_leftovers(carriers(self._system, attempt.attempt_id, attempt.folder.work)):
                 return
         try:
             self._finish(attempt, told, now)
@@ -528,18 +449,6 @@ class JobManager:
             return attempt.process.poll() is not None
         return attempt.launcher is None or liveness(attempt.launcher) == "gone"
 
-    def _carriers(self, attempt: Attempt) -> list[Proc]:
-        """Processes of our own uid whose environment names this attempt and its work directory."""
-        marks = {f"OARBANK_ATTEMPT_ID={attempt.attempt_id}".encode(), f"OARBANK_WORKDIR={attempt.folder.work}".encode()}
-        found = []
-        for pid in _own_pids():
-            with contextlib.suppress(OSError):
-                environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-                proc = self._system.stat(pid) if marks <= set(environ) else None
-                if proc is not None:
-                    found.append(proc)
-        return found
-
     def _finish(self, attempt: Attempt, told: Mapping[str, Any] | None, now: float) -> None:
         job = self.job(attempt.job_id)
         ending = results.conclude(attempt, job, told, now, self.node_dir)
@@ -548,7 +457,7 @@ class JobManager:
         # from here on the end is recorded, whatever happens
         attempt.ended_mono_s = now
         attempt.cpu_s = ending.cpu_s
-        attempt._close_span(now)
+        attempt.close_span(now)
         attempt.close()
         self._live.pop(attempt.attempt_id, None)
         self._recent.append(attempt)
@@ -588,12 +497,14 @@ class JobManager:
         rows = self.registry.open_attempts()
         taken = []
         for row in rows:
-            attempt = self._revive(row, now)
+            attempt = revive(row, self.job(row.job), self._jobs_dir, self._system, now)
             self._live[attempt.attempt_id] = attempt
             if self._launcher_gone(attempt) or not self._reopen(attempt):
                 self._collect(attempt, now)
                 continue
             attempt.adopted = True
+            if attempt.stopping is not None:
+                attempt.begin_stopping(attempt.stopping, now)
             attempt.step(now)
             if attempt.stopping is None:
                 if attempt.hold_reason is None and not attempt.hold("adopted", now):
@@ -604,41 +515,6 @@ class JobManager:
             self._journal("JOB_ADOPTED", {"job": attempt.job_id, "attempt": attempt.attempt_id, "state": attempt.state})
         self._sweep({row.attempt for row in rows})
         return [attempt for attempt in taken if attempt.attempt_id in self._live]
-
-    def _revive(self, row: AttemptRow, now: float) -> Attempt:
-        job = self.job(row.job)
-        folder = AttemptDir(self._jobs_dir / row.attempt)
-        attempt = Attempt(
-            attempt_id=row.attempt,
-            number=row.number,
-            job_id=row.job,
-            module=job.module,
-            short=job.short,
-            stage=job.stage,
-            capabilities=row.capabilities,
-            cores=row.cores,
-            mem_gb=row.mem_gb,
-            stop_grace_s=row.stop_grace_s,
-            timeout_s=job.timeout_s,
-            feed_of=job.feed_of,
-            folder=folder,
-            system=self._system,
-            spawned_mono_s=now,
-            duty=row.duty,
-            launcher=row.launcher,
-            runner=row.runner,
-            ran_before_s=row.ran_s,
-        )
-        for name in ("launcher", "runner"):
-            told = read_document(folder.root / f"{name}.json")
-            if getattr(attempt, name) is None and told is not None and told.get("attempt_id") == row.attempt:
-                setattr(attempt, name, ProcessId.from_dict(told))
-            if name == "runner" and told is not None and row.boot_id == boot_id():
-                attempt.spawned_mono_s = min(now, float(told.get("mono_s", now)))
-        attempt._spans.append((attempt.spawned_mono_s, None))
-        if row.stop is not None:
-            attempt.begin_stopping(Stop(row.stop["reason"], row.stop["requeue"], row.stop["fault"]), now)
-        return attempt
 
     def _reopen(self, attempt: Attempt) -> bool:
         try:
@@ -667,12 +543,3 @@ class JobManager:
             self.tick(self._clock())
             time.sleep(0.02)
         return not self._live
-
-
-def _own_pids() -> Iterable[int]:
-    uid = os.getuid()
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with contextlib.suppress(OSError):
-                if os.stat(f"/proc/{name}").st_uid == uid:
-                    yield int(name)

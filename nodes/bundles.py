@@ -1,0 +1,129 @@
+"""Bundles of modules on disk: their digest, their copy on a node, the Python environment they run in."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from policies.refusal import Refused
+
+__all__ = ["bundle_digest", "check_bundle", "copy_bundle", "python_environment"]
+
+BUNDLE_BYTES_MAX = 2 << 30
+BUILD_LIMIT_S = 60.0
+_LEFT_OUT = frozenset({"__pycache__", ".git", ".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache"})
+_ALIAS = {
+    "__init__.py": '"""The SDK under the name by which modules of other hosts import it."""\n',
+    "control.py": "from cotenant.sdk.control import *  # noqa: F403\n",
+    "duty.py": "from cotenant.sdk.duty import *  # noqa: F403\n",
+}
+
+
+def _files(path: Path) -> list[str]:
+    """Relative paths with ``/`` of everything that is part of a bundle, sorted."""
+    found = []
+    for folder, names, files in os.walk(path):
+        names[:] = [name for name in names if name not in _LEFT_OUT]
+        relative = os.path.relpath(folder, path).replace(os.sep, "/")
+        prefix = "" if relative == "." else relative + "/"
+        found += [prefix + name for name in files if not name.endswith(".pyc")]
+        found += [prefix + name for name in names if (Path(folder) / name).is_symlink()]
+    return sorted(found)
+
+
+def bundle_digest(path: Path) -> str:
+    """sha256 over the sorted relative paths and contents, caches left out; the executable bit counts."""
+    digest = hashlib.sha256()
+    for name in _files(path):
+        full = path / name
+        data = full.read_bytes() if full.is_file() else b""
+        mark = b"x" if os.access(full, os.X_OK) else b"-"
+        digest.update(f"{len(name.encode())}:{name}:{len(data)}:".encode() + mark)
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def check_bundle(path: Path) -> None:
+    root = path.resolve()
+    total = 0
+    for name in _files(path):
+        full = path / name
+        if full.is_symlink() and not full.resolve().is_relative_to(root):
+            raise Refused(
+                "MODULE_BAD_BUNDLE", f"bundle {path}", f"{name} is a link that leads out of it", "put a copy there"
+            )
+        if not full.is_file() and not full.is_dir():
+            raise Refused("MODULE_BAD_BUNDLE", f"bundle {path}", f"{name} is no regular file", "take it out")
+        total += full.stat().st_size
+    if total > BUNDLE_BYTES_MAX:
+        raise Refused(
+            "MODULE_BAD_BUNDLE", f"bundle {path}", f"it holds {total} bytes", "keep models in the module's data folder"
+        )
+
+
+def copy_bundle(path: Path, bundle: Path) -> None:
+    """Whole or not at all; a bundle that is there already has the same contents by its name."""
+    if bundle.is_dir():
+        return
+    bundle.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    temporary = bundle.with_name(f".{bundle.name[:16]}.{os.getpid()}.{threading.get_ident()}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    for name in _files(path):
+        target = temporary / name
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not (path / name).is_dir():
+            shutil.copy2(path / name, target)
+        else:
+            target.mkdir(exist_ok=True)
+    try:
+        os.rename(temporary, bundle)
+    except OSError:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if not bundle.is_dir():
+            raise
+
+
+def python_environment(home: Path) -> Path:
+    """The interpreter in which only the SDK can be imported; built once per Python and SDK version under ``home``.
+
+    A virtual environment without pip: its site-packages hold a copy of ``cotenant.sdk`` and the alias ``oarbank_sdk``.
+    """
+    sdk = Path(__file__).resolve().parent.parent / "cotenant" / "sdk"
+    sources = {path.name: path.read_bytes() for path in sorted(sdk.glob("*.py"))}
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    seal = hashlib.sha256(
+        repr((sys.version, sys.base_prefix, sorted(sources.items()), sorted(_ALIAS.items()))).encode()
+    )
+    place = home / f"python{version}-{seal.hexdigest()[:16]}"
+    python = place / "bin" / "python"
+    if python.exists():
+        return python
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    temporary = home / f".new-{os.getpid()}-{threading.get_ident()}"
+    shutil.rmtree(temporary, ignore_errors=True)
+    subprocess.run(
+        [sys.executable, "-I", "-m", "venv", "--without-pip", "--symlinks", str(temporary)],
+        check=True,
+        capture_output=True,
+        timeout=BUILD_LIMIT_S,
+    )
+    packages = temporary / "lib" / f"python{version}" / "site-packages"
+    (packages / "cotenant" / "sdk").mkdir(parents=True)
+    (packages / "cotenant" / "__init__.py").touch()
+    for name, data in sources.items():
+        (packages / "cotenant" / "sdk" / name).write_bytes(data)
+    (packages / "oarbank_sdk").mkdir()
+    for name, text in _ALIAS.items():
+        (packages / "oarbank_sdk" / name).write_text(text, encoding="utf-8")
+    try:
+        os.rename(temporary, place)
+    except OSError:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if not python.exists():
+            raise
+    return python

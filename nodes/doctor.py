@@ -1,0 +1,124 @@
+"""A module's doctor: ``<exec…> doctor --json``, heard within a minute or not at all (``runner-protocol.md``)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from nodes.jobs.workdir import runner_environment, write_document
+
+__all__ = ["DoctorReport", "Examined", "run_doctor"]
+
+DOCTOR_LIMIT_S = 60.0
+DOCTOR_OUTPUT_BYTES = 1 << 20
+
+Health = Literal["healthy", "unhealthy", "undetected"]
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorReport:
+    """What the module's doctor said, or why it could not be heard (``health`` "undetected")."""
+
+    health: Health
+    why: str
+    checks: list[dict[str, Any]]
+    attrs: dict[str, Any]
+    capabilities: list[str]
+
+    def as_dict(self) -> dict[str, Any]:
+        names = ("health", "why", "checks", "attrs", "capabilities")
+        return {name: getattr(self, name) for name in names}
+
+
+class Examined(Protocol):
+    """What a doctor's process is made from."""
+
+    @property
+    def short(self) -> str: ...
+    @property
+    def data(self) -> Path: ...
+    @property
+    def search(self) -> str: ...
+    @property
+    def variables(self) -> Mapping[str, str]: ...
+    def command(self) -> list[str]: ...
+
+
+def run_doctor(state: Examined, limit_s: float = DOCTOR_LIMIT_S) -> DoctorReport:
+    """``<exec…> doctor --json`` in the module's data folder; blocks for at most ``limit_s``."""
+    tmp = state.data.parent / "tmp"
+    tmp.mkdir(parents=True, exist_ok=True, mode=0o700)
+    settings = state.data.parent / "settings.json"
+    if not settings.exists():
+        write_document(settings, {})
+    env = runner_environment(
+        short=state.short,
+        module_data=state.data,
+        tmp=tmp,
+        settings=settings,
+        search=state.search,
+        module_env=state.variables,
+    )
+    with open(tmp / f"doctor-{threading.get_ident()}.out", "w+b") as out:
+        try:
+            process = subprocess.Popen(
+                [*state.command(), "doctor", "--json"],
+                cwd=state.data,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            return DoctorReport("undetected", f"its doctor cannot be started: {error}", [], {}, [])
+        try:
+            _, errors = process.communicate(timeout=limit_s)
+            late = False
+        except subprocess.TimeoutExpired:
+            late = True
+            errors = b""
+        finally:
+            # the group is the doctor's own session; its leader is not collected before this
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, 9)
+            process.communicate()
+        out.seek(0)
+        text = out.read(DOCTOR_OUTPUT_BYTES)
+    if late:
+        return DoctorReport("undetected", f"its doctor did not answer within {limit_s:g} s", [], {}, [])
+    return _read_report(text, process.returncode, errors.decode("utf-8", "replace").strip()[-500:])
+
+
+def _read_report(text: bytes, code: int, errors: str) -> DoctorReport:
+    try:
+        raw = json.loads(text)
+    except ValueError:
+        raw = None
+    if not isinstance(raw, dict):
+        return DoctorReport(
+            "undetected", f"its doctor printed no JSON object (exit {code}) {errors}".strip(), [], {}, []
+        )
+    checks = [check for check in raw.get("checks") or [] if isinstance(check, dict)]
+    attrs = raw.get("attrs") if isinstance(raw.get("attrs"), dict) else {}
+    capabilities = [str(item) for item in raw.get("capabilities") or []]
+    protocol = raw.get("runner_protocol")
+    supported = protocol.get("supported") if isinstance(protocol, dict) else None
+    said = raw.get("health")
+    health: Health = said if said in ("healthy", "unhealthy", "undetected") else "undetected"
+    why = ""
+    if not isinstance(supported, list) or 1 not in supported:
+        health, why = "unhealthy", f"its doctor does not list runner protocol 1 as supported ({supported!r})"
+    elif said != health:
+        why = f"its doctor says health {said!r}"
+    elif health != "healthy":
+        bad = [f"{check.get('name')}: {check.get('detail', '')}" for check in checks if check.get("ok") is not True]
+        why = f"its doctor says {health}" + (f" ({'; '.join(bad)})" if bad else "")
+    return DoctorReport(health, why, checks, attrs or {}, capabilities)

@@ -1,0 +1,87 @@
+"""What a restarted agent finds: attempts by their rows and files, leftovers by their environment."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from nodes.identity import ProcessId, boot_id
+from nodes.jobs.attempt import Attempt
+from nodes.jobs.proctree import Proc, System
+from nodes.jobs.registry import AttemptRow, Job
+from nodes.jobs.workdir import AttemptDir, read_document
+from policies.jobs import Stop
+
+__all__ = ["carriers", "revive"]
+
+
+def revive(row: AttemptRow, job: Job, jobs_dir: Path, system: System, now: float) -> Attempt:
+    """The attempt of a row, as far as rows and files tell; whether its processes live is not looked at."""
+    folder = AttemptDir(jobs_dir / row.attempt)
+    attempt = Attempt(
+        attempt_id=row.attempt,
+        number=row.number,
+        job_id=row.job,
+        module=job.module,
+        short=job.short,
+        stage=job.stage,
+        capabilities=row.capabilities,
+        cores=row.cores,
+        mem_gb=row.mem_gb,
+        stop_grace_s=row.stop_grace_s,
+        timeout_s=job.timeout_s,
+        feed_of=job.feed_of,
+        folder=folder,
+        system=system,
+        spawned_mono_s=now,
+        duty=row.duty,
+        threads=_threads(folder),
+        launcher=row.launcher or _told(folder, "launcher", row.attempt),
+        runner=row.runner or _told(folder, "runner", row.attempt),
+    )
+    started = (read_document(folder.root / "runner.json") or {}).get("mono_s")
+    if row.boot_id == boot_id() and isinstance(started, (int, float)):
+        attempt.spawned_mono_s = min(now, float(started))
+    attempt.begin(attempt.spawned_mono_s, held_reason=None)
+    if row.stop is not None:
+        attempt.stopping = Stop(row.stop["reason"], row.stop["requeue"], row.stop["fault"])
+    return attempt
+
+
+def _told(folder: AttemptDir, name: str, attempt_id: str) -> ProcessId | None:
+    told = read_document(folder.root / f"{name}.json")
+    if told is None or told.get("attempt_id") != attempt_id:
+        return None
+    return ProcessId.from_dict(told)
+
+
+def _threads(folder: AttemptDir) -> int | None:
+    threads = (read_document(folder.control) or {}).get("threads")
+    return threads if isinstance(threads, int) else None
+
+
+def carriers(system: System, attempt_id: str, work: Path) -> list[Proc]:
+    """Processes of our own uid whose environment names this attempt and its work directory.
+
+    Only the attempt's own processes were given both, so one that lost its parents is still known by them.
+    """
+    marks = {f"OARBANK_ATTEMPT_ID={attempt_id}".encode(), f"OARBANK_WORKDIR={work}".encode()}
+    found = []
+    for pid in _own_pids():
+        with contextlib.suppress(OSError):
+            before = system.stat(pid)
+            environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            if before is not None and marks <= set(environ) and system.stat(pid) is not None:
+                found.append(before)
+    return found
+
+
+def _own_pids() -> Iterable[int]:
+    uid, me = os.getuid(), os.getpid()
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != me:
+            with contextlib.suppress(OSError):
+                if os.stat(f"/proc/{name}").st_uid == uid:
+                    yield int(name)

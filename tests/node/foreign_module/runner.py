@@ -1,0 +1,183 @@
+"""A runner written to protocol 1 by hand: standard library only, its own reading of the control document.
+
+The payload's ``do`` names what it does:
+
+* ``tell``: put argv, environment, cwd and open descriptors into the result;
+* ``exit``: leave with ``code``, writing ``failure`` and ``result`` where given, or die by ``signal``;
+* ``work``: spin in units of a few milliseconds, obeying pause, stop and duty at each, with ``children`` spinners of which
+  ``detached`` have a session of their own; ``deaf``: ignore everything that can be ignored;
+* ``files``: write ``files`` (path -> text), name ``artifacts`` in the result.
+
+Each control document that applied is one line of ``seen.ndjson`` in the module's data folder.
+"""
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+
+nudged = True
+document = {"seq": -1}
+
+
+def on_nudge(_number, _frame):
+    global nudged
+    nudged = True
+
+
+def replace(path, value):
+    with open(path + ".part", "w") as file:
+        file.write(value if isinstance(value, str) else json.dumps(value))
+    os.replace(path + ".part", path)
+
+
+def look(args, note):
+    global nudged, document
+    if nudged:
+        nudged = False
+        with open(os.path.join(args.workdir, "control.json")) as file:
+            found = json.load(file)
+        if found["seq"] > document["seq"]:
+            document = found
+            note({"attempt": os.environ["OARBANK_ATTEMPT_ID"], "t": time.monotonic(), **found})
+    return document
+
+
+def spin(seconds):
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
+def child(detached, deaf):
+    pid = os.fork()
+    if pid:
+        return pid
+    if detached:
+        os.setsid()
+    if deaf:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    while True:
+        spin(0.05)
+
+
+def work(args, payload, note):
+    deaf = payload.get("deaf", False)
+    if deaf:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+            signal.signal(number, signal.SIG_IGN)
+    for number in range(payload.get("children", 0)):
+        child(number < payload.get("detached", 0), deaf)
+    replace(os.path.join(args.workdir, "phase"), "spinning\n")
+    end = time.monotonic() + payload.get("seconds", 3600)
+    while time.monotonic() < end:
+        spin(0.004)
+        if deaf:
+            continue
+        asked = look(args, note)
+        while asked.get("pause") and not asked.get("stop"):
+            signal.sigtimedwait([], 0.05) if not nudged else None
+            asked = look(args, note)
+        if asked.get("stop"):
+            replace(
+                os.path.join(args.workdir, "failure.json"),
+                {"reason": "stranger/stopped", "detail": "", "fault": "transient"},
+            )
+            return 75
+        duty = asked.get("gpu_duty")
+        if duty is not None:
+            time.sleep(0.004 * (1 - duty) / max(duty, 0.01))
+    return 0
+
+
+def result(args, payload, artifacts=()):
+    replace(
+        args.out,
+        {
+            "envelope": 1,
+            "schema": "stranger/result@4",
+            "module_version": "3.2.1",
+            "protocol": 1,
+            "effective": {},
+            "provenance": {},
+            "artifacts": list(artifacts),
+            "payload": payload,
+            "unheard_of": 1,
+        },
+    )
+
+
+def run(args):
+    signal_at_start = signal.getsignal(signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, on_nudge)
+    with open(args.spec) as file:
+        spec = json.load(file)
+    payload = spec["payload"]
+    seen = os.path.join(os.environ["OARBANK_MODULE_DATA"], "seen.ndjson")
+
+    def note(line):
+        with open(seen, "a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    look(args, note)
+    sys.stdout.write("x" * payload.get("noise", 0))
+    sys.stdout.flush()
+    if payload["do"] == "tell":
+        told = {
+            "argv": sys.argv[1:],
+            "env": dict(os.environ),
+            "cwd": os.getcwd(),
+            "fds": sorted(int(fd) for fd in os.listdir("/proc/self/fd")),
+            "usr1_ignored": signal_at_start == signal.SIG_IGN,
+            "oom": open("/proc/self/oom_score_adj").read().strip(),
+            "umask": os.umask(0o077),
+            "spec": spec,
+            "listing": sorted(os.listdir(args.workdir)),
+            "settings": json.load(open(os.environ["OARBANK_SETTINGS_FILE"])),
+        }
+        result(args, told)
+        return 0
+    if payload["do"] == "exit":
+        if "failure" in payload:
+            replace(os.path.join(args.workdir, "failure.json"), payload["failure"])
+        if payload.get("result"):
+            result(args, payload["result"])
+        if "signal" in payload:
+            os.kill(os.getpid(), payload["signal"])
+        return payload["code"]
+    if payload["do"] == "files":
+        for name, text in payload["files"].items():
+            path = os.path.join(args.workdir, name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "w") as file:
+                file.write(text)
+        for name, target in payload.get("links", {}).items():
+            os.symlink(target, os.path.join(args.workdir, name))
+        result(args, {}, [{"name": "all", "files": [{"path": name, "local": name} for name in payload["artifacts"]]}])
+        return 0
+    code = work(args, payload, note)
+    if code == 0:
+        result(args, {"worked": True})
+    return code
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    runner = verbs.add_parser("run")
+    for name in ("--spec", "--workdir", "--out"):
+        runner.add_argument(name, required=True)
+    runner.add_argument("--events")
+    doctor = verbs.add_parser("doctor")
+    doctor.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    if args.verb == "doctor":
+        print(json.dumps({"runner_protocol": {"supported": [1]}, "health": "healthy", "checks": [], "attrs": {}}))
+        return 0
+    return run(args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
