@@ -13,15 +13,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from policies.report import Report, Section, Table, sections
-from policies.report.evidence import hours, percent, shown
-from policies.report.sections import estimate_line
+from policies.report.evidence import interval, percent, shown
 from tasks.pictures import COLOURS, blocks_svg, compare_svg, interval_svg
 
 __all__ = ["compare_page", "page"]
 
 STYLE = Path(__file__).with_name("report.css")
 SHOWN_ROWS = 14
-MARKS = {"good": "✓", "harm": "✕", "open": "–"}
+MARKS = {"good": "✓", "harm": "✕"}
+# A figure with its sign, an interval: not to be broken over two lines.
+_UNBROKEN = re.compile(r"(\d[\d.,]*(?:–[\d.,]+)? %)")
 
 Child = ET.Element | str | None
 
@@ -29,7 +30,7 @@ Child = ET.Element | str | None
 def page(report: Report, csv_text: str) -> str:
     """The whole report as an HTML document."""
     body = el("main", {}, _hero(report), *_parts(report, csv_text, ""), _foot(report))
-    return _document(f"{report.title}: {report.rule} beside {report.work} on {report.node}", body)
+    return _document(f"{report.title}: {_where(report)}", body)
 
 
 def compare_page(reports: Sequence[Report], labels: Sequence[str], csv_texts: Sequence[str]) -> str:
@@ -40,7 +41,7 @@ def compare_page(reports: Sequence[Report], labels: Sequence[str], csv_texts: Se
             {"class": f"card {report.tone}"},
             el("p", {"class": "over"}, label),
             el("h2", {}, _mark(report), report.title),
-            el("p", {}, report.lead),
+            el("p", {}, *_flowing(report.lead)),
         )
         for report, label in zip(reports, labels, strict=True)
     ]
@@ -48,7 +49,7 @@ def compare_page(reports: Sequence[Report], labels: Sequence[str], csv_texts: Se
         "header",
         {"class": "hero"},
         el("p", {"class": "over"}, "cotenant · harness runs compared"),
-        el("h1", {}, " against ".join(labels)),
+        el("h1", {}, _heading(labels)),
         el("div", {"class": "cards"}, *cards),
     )
     picture = el("figure", {}, *(compare_svg(reports, labels, narrow=narrow) for narrow in (False, True)))
@@ -65,6 +66,11 @@ def compare_page(reports: Sequence[Report], labels: Sequence[str], csv_texts: Se
 # --- parts --------------------------------------------------------------------------------------------------------
 
 
+def _heading(labels: Sequence[str]) -> str:
+    text = " against ".join(labels)
+    return text[:1].upper() + text[1:]
+
+
 def _hero(report: Report, level: str = "h1") -> ET.Element:
     kind = {"null": "A/A test", "self": "self-cost"}.get(report.kind, "harness report")
     notes = [el("p", {"class": "warning", "role": "note"}, el("strong", {}, "Note. "), w) for w in report.warnings]
@@ -77,9 +83,9 @@ def _hero(report: Report, level: str = "h1") -> ET.Element:
     return el(
         "header",
         {"class": f"hero {report.tone}"},
-        el("p", {"class": "over"}, f"cotenant · {kind} · {report.rule} beside {report.work} on {report.node}"),
+        el("p", {"class": "over"}, f"cotenant · {kind} · {_where(report)}"),
         el(level, {}, _mark(report), report.title),
-        el("p", {"class": "lead"}, report.lead),
+        el("p", {"class": "lead"}, *_flowing(report.lead)),
         el("p", {}, report.reason) if report.reason else None,
         *notes,
         certificate,
@@ -87,21 +93,32 @@ def _hero(report: Report, level: str = "h1") -> ET.Element:
     )
 
 
-def _mark(report: Report) -> ET.Element:
-    return el("span", {"class": "mark", "aria-hidden": "true"}, MARKS[report.tone])
+def _where(report: Report) -> str:
+    if report.kind != "ab":
+        return f"{report.rule} on {report.node}"
+    return f"{report.rule} beside {report.work} on {report.node}"
+
+
+def _mark(report: Report) -> ET.Element | None:
+    mark = MARKS.get(report.tone)
+    return el("span", {"class": "mark", "aria-hidden": "true"}, mark) if mark else None
+
+
+def _flowing(text: str) -> list[Child]:
+    parts = _UNBROKEN.split(text)
+    return [el("span", {"class": "whole"}, part) if i % 2 else part for i, part in enumerate(parts) if part]
 
 
 def _numbers(report: Report) -> ET.Element:
     """The few figures that a reader looks for first."""
-    r = report.result
+    r, (on, off) = report.result, report.arms
     bounds = "unknown"
     if r.lo.value is not None and r.hi.value is not None:
-        bounds = f"{percent(r.lo.value, r.places)} to {percent(r.hi.value, r.places)}"
+        bounds = interval(r.lo.value, r.hi.value, r.places)
     pairs = [
-        ("R, ON ÷ OFF", shown(r.R, lambda v: percent(v, r.places))),
-        ("90 % interval, valid at every look", bounds),
+        (f"R, {on} ÷ {off}", shown(r.R, lambda v: percent(v, r.places))),
+        (r.interval_label, bounds),
         ("blocks counted", f"{r.counted} of {len(report.blocks)}"),
-        ("ON time tested", shown(report.hours_tested, hours)),
     ]
     if report.dose.applies:
         pairs.append(("dose metered", shown(report.dose.metered, lambda v: f"{v:.2f}")))
@@ -113,19 +130,9 @@ def _parts(report: Report, csv_text: str, prefix: str) -> list[ET.Element]:
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", report.run)[:80] or "run"
     href = "data:text/csv;charset=utf-8;base64," + base64.b64encode(csv_text.encode()).decode("ascii")
     link = el("a", {"href": href, "download": f"{name}-windows.csv"}, f"{name}-windows.csv")
-    raw = el(
-        "section",
-        {"id": prefix + "raw"},
-        el("h2", {}, "Raw windows"),
-        el(
-            "p",
-            {},
-            link,
-            " holds every window, left-out ones too. ",
-            el("code", {}, f"cotenant protection ab verify {report.run}"),
-            " recomputes the verdict from them.",
-        ),
-    )
+    verify = el("code", {}, f"cotenant protection ab verify {report.run}")
+    words = el("p", {}, link, " holds every window, left-out ones too. ", verify, " recomputes the verdict from them.")
+    raw = el("section", {"id": prefix + "raw"}, el("h2", {}, "Raw windows"), words)
     return [*parts, raw]
 
 
@@ -137,14 +144,12 @@ def _section(section: Section, report: Report, prefix: str) -> ET.Element:
         draw = interval_svg if section.picture == "interval" else blocks_svg
         pictures = (draw(report, narrow=narrow, prefix=prefix) for narrow in (False, True))
         caption = section.caption or ""
-        if section.picture == "interval":
-            caption = f"{estimate_line(report)}. {caption}"
         out.append(el("figure", {}, *pictures, el("figcaption", {}, caption)))
     if section.facts:
         rows = (el("div", {}, el("dt", {}, name), el("dd", {}, value)) for name, value in section.facts)
         out.append(el("dl", {"class": "facts"}, *rows))
     if section.table is not None:
-        table = _table(section.table, section.title)
+        table = _table(section.table, section.title, section.key)
         if section.picture is not None and len(section.table.rows) > SHOWN_ROWS:
             summary = el("summary", {}, f"The {len(section.table.rows)} blocks as numbers")
             table = el("details", {}, summary, table)
@@ -162,7 +167,7 @@ def _item(text: str) -> ET.Element:
     return el("li", {}, text)
 
 
-def _table(table: Table, title: str) -> ET.Element:
+def _table(table: Table, title: str, key: str) -> ET.Element:
     cells = {"r": {"class": "num"}, "l": {}}
     head = el(
         "tr", {}, *(el("th", {"scope": "col", **cells[a]}, c) for c, a in zip(table.columns, table.align, strict=True))
@@ -171,7 +176,7 @@ def _table(table: Table, title: str) -> ET.Element:
     for i, row in enumerate(table.rows):
         attributes = {"class": "muted"} if i in table.muted else {}
         body.append(el("tr", attributes, *(el("td", cells[a], c) for c, a in zip(row, table.align, strict=True))))
-    inner = el("table", {}, el("caption", {"class": "unseen"}, title), el("thead", {}, head), body)
+    inner = el("table", {"class": key}, el("caption", {"class": "unseen"}, title), el("thead", {}, head), body)
     return el("div", {"class": "scroll", "tabindex": "0", "role": "region", "aria-label": f"Table: {title}"}, inner)
 
 

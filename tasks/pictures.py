@@ -54,10 +54,10 @@ _settings = threading.RLock()
 
 def interval_svg(report: Report, *, narrow: bool = False, prefix: str = "") -> ET.Element:
     """R with its interval against the margin, a row a look; the last row is the one that stands."""
-    rows = [(f"{look.n} blocks", look) for look in _thinned(report.result.looks)]
+    rows = _look_rows(report)
     with _style():
-        figure = _figure(narrow, 1.05 + 0.36 * len(rows))
-        _draw_intervals(figure.add_subplot(), rows, report, strong={len(rows) - 1})
+        figure = _figure(narrow, 1.0 + (0.38 if narrow else 0.27) * len(rows))
+        _draw_intervals(figure.add_subplot(), rows, report, strong={len(rows) - 1}, gutters=not narrow)
         description = "; ".join(f"after {name}: {_numbers(look, report.result.places)}" for name, look in rows)
         return _svg(figure, prefix + "interval", narrow, "R with its interval against the margin", description)
 
@@ -87,18 +87,21 @@ def compare_svg(reports: Sequence[Report], labels: Sequence[str], *, narrow: boo
     with _style():
         figure = _figure(narrow, 1.05 + 0.5 * len(rows))
         tones = [report.tone for report in reports]
-        _draw_intervals(figure.add_subplot(), rows, reports[0], strong=set(range(len(rows))), tones=tones, above=True)
-        places = max(r.result.places for r in reports)
-        description = "; ".join(f"{name}: {_numbers(look, places)}" for name, look in rows)
+        places = [r.result.places for r in reports]
+        strong = set(range(len(rows)))
+        _draw_intervals(
+            figure.add_subplot(), rows, reports[0], strong=strong, tones=tones, places=places, gutters=not narrow
+        )
+        description = "; ".join(f"{name}: {_numbers(look, p)}" for (name, look), p in zip(rows, places, strict=True))
         return _svg(figure, "compare", narrow, "The runs side by side", description)
 
 
 def png(report: Report) -> bytes:
     """Verdict, interval and blocks in one picture, on white."""
     with _style():
-        rows = [(f"{look.n} blocks", look) for look in _thinned(report.result.looks)]
+        rows = _look_rows(report)
         panels = max(1, -(-len(report.blocks) // PER_PANEL_WIDE))
-        top = 0.9 + 0.36 * len(rows) if rows else 0.0
+        top = 0.9 + 0.27 * len(rows) if rows else 0.0
         figure = _figure(False, 0.6 + top + 2.3 * panels)
         figure.suptitle(report.title, x=0.012, ha="left", fontsize=13, fontweight="bold", color=COLOURS[report.tone])
         if rows and report.blocks:
@@ -108,8 +111,17 @@ def png(report: Report) -> bytes:
         elif report.blocks:
             _draw_blocks(figure, report, PER_PANEL_WIDE)
         out = io.BytesIO()
-        figure.savefig(out, format="png", dpi=130, facecolor=COLOURS["paper"], metadata={"Software": None})
-        return out.getvalue()
+        figure.savefig(out, format="png", dpi=110, facecolor=COLOURS["paper"])
+        return _few_colours(out)
+
+
+def _few_colours(drawn: io.BytesIO) -> bytes:
+    """The same picture with a palette: a third of the size, for a server that stores each artifact twice."""
+    from PIL import Image
+
+    out = io.BytesIO()
+    Image.open(drawn).convert("RGB").quantize(96).save(out, format="png", optimize=True)
+    return out.getvalue()
 
 
 def png_data_uri(report: Report) -> str:
@@ -125,13 +137,16 @@ def _numbers(look: Look, places: int) -> str:
     return f"{percent(look.R.value, places)} ({interval(look.lo.value, look.hi.value, places)})"
 
 
-def _thinned(looks: Sequence[Look]) -> list[Look]:
-    """At most ``MAX_LOOK_ROWS`` looks with an estimate, the first and the last among them."""
-    known = [look for look in looks if look.R.known and look.lo.known and look.hi.known]
-    if len(known) <= MAX_LOOK_ROWS:
-        return known
-    step = (len(known) - 1) / (MAX_LOOK_ROWS - 1)
-    return [known[round(i * step)] for i in range(MAX_LOOK_ROWS)]
+def _look_rows(report: Report) -> list[tuple[str, Look]]:
+    """At most ``MAX_LOOK_ROWS`` looks with an estimate, first and last among them; the result where there is none."""
+    r = report.result
+    known = [look for look in r.looks if look.R.known and look.lo.known and look.hi.known]
+    if not known and r.R.known:
+        known = [Look(r.n, r.verdict, r.R, r.lo, r.hi)]
+    if len(known) > MAX_LOOK_ROWS:
+        step = (len(known) - 1) / (MAX_LOOK_ROWS - 1)
+        known = [known[round(i * step)] for i in range(MAX_LOOK_ROWS)]
+    return [(f"{look.n} blocks", look) for look in known]
 
 
 def _draw_intervals(
@@ -141,17 +156,19 @@ def _draw_intervals(
     *,
     strong: set[int],
     tones: Sequence[str] = (),
-    above: bool = False,
+    places: Sequence[int] = (),
+    gutters: bool = True,
 ) -> None:
-    """A forest of intervals, first row on top, in percent."""
+    """A forest of intervals, first row on top, in percent. ``gutters``: names on the left and numbers on the right."""
     r = report.result
     bound = r.bound * 100.0
     ends = [100.0, bound]
+    labels: list[tuple[str, str, float, float, int, bool]] = []
     height = len(rows)
     for i, (name, look) in enumerate(rows):
         y = height - 1 - i
         if look.R.value is None or look.lo.value is None or look.hi.value is None:
-            axes.annotate(f"{name}: unknown", (0.01, y), xycoords=("axes fraction", "data"), va="center")
+            axes.annotate(f"{name}: unknown", (0.01, y), xycoords=("axes fraction", "data"), va="center", zorder=6)
             continue
         low, mid, high = look.lo.value * 100.0, look.R.value * 100.0, look.hi.value * 100.0
         ends += [low, high]
@@ -160,38 +177,31 @@ def _draw_intervals(
         axes.plot([low, high], [y, y], color=colour, linewidth=3.2 if bold else 1.2, solid_capstyle="butt", zorder=3)
         axes.plot([low, high], [y, y], "|", color=colour, markersize=9 if bold else 5, zorder=3)
         axes.plot([mid], [y], "o", color=colour, markersize=7.5 if bold else 4, zorder=4)
-        places = r.places if not above else max(r.places, 1)
-        text = _numbers(look, places)
-        axes.annotate(
-            f"{name}: {text}",
-            (0.01, y),
-            xycoords=("axes fraction", "data"),
-            xytext=(0, 7),
-            textcoords="offset points",
-            va="bottom",
-            fontsize=9.5 if bold else 8.5,
-            fontweight="bold" if bold else "normal",
-            color=COLOURS["ink"] if bold else COLOURS["soft"],
-        )
+        labels.append((name, _numbers(look, places[i] if places else r.places), low, high, y, bold))
     pad = (max(ends) - min(ends)) * 0.08
     left, right = min(ends) - pad, max(ends) + pad
+    for name, numbers, low, high, y, bold in labels:
+        if gutters:
+            _beside(axes, name, -0.015, y, bold, "right")
+            _beside(axes, numbers, 1.015, y, bold, "left")
+        else:
+            _above(axes, f"{name}: {numbers}", low, high, (left, right), y, bold)
     axes.axvspan(left, bound, color=COLOURS["beyond"], linewidth=0, zorder=0)
     axes.axvline(bound, color=COLOURS["harm"], linewidth=1.2, zorder=1)
     axes.axvline(100.0, color=COLOURS["soft"], linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
-    top = height - 1 + 0.95
+    top = height - 1 + 1.15
     axes.annotate(
         f"{margin_words(report)} margin",
         (bound, top),
-        xytext=(-4, 0),
+        xytext=(4, 0),
         textcoords="offset points",
-        ha="right",
         va="top",
         color=COLOURS["harm"],
         fontsize=8.5,
     )
     axes.set(xlim=(left, right), ylim=(-0.6, top))
     axes.set_yticks([])
-    axes.set_xlabel(_axis_words(report), color=COLOURS["soft"])
+    axes.set_xlabel(_axis_words(report), color=COLOURS["soft"], fontsize=9.5 if gutters else 8.5)
     axes.xaxis.set_major_formatter(lambda v, _: f"{v:g} %")
     axes.locator_params(axis="x", nbins=5)
     axes.tick_params(axis="x", length=0)
@@ -199,11 +209,40 @@ def _draw_intervals(
         axes.spines[side].set_visible(False)
 
 
+def _look_of(bold: bool) -> dict[str, Any]:
+    return {
+        "fontsize": 9.5 if bold else 8.5,
+        "fontweight": "bold" if bold else "normal",
+        "color": COLOURS["ink"] if bold else COLOURS["soft"],
+    }
+
+
+def _beside(axes: Axes, words: str, x: float, y: float, bold: bool, align: str) -> None:
+    place = ("axes fraction", "data")
+    axes.annotate(words, (x, y), xycoords=place, ha=align, va="center", annotation_clip=False, **_look_of(bold))
+
+
+def _above(axes: Axes, words: str, low: float, high: float, ends: tuple[float, float], y: float, bold: bool) -> None:
+    """Over the bar, at the side of the picture that it is nearer to."""
+    left = low - ends[0] <= ends[1] - high
+    axes.annotate(
+        words,
+        (0.0 if left else 1.0, y),
+        xycoords=("axes fraction", "data"),
+        xytext=(0, 6),
+        textcoords="offset points",
+        ha="left" if left else "right",
+        va="bottom",
+        zorder=6,
+        **_look_of(bold),
+    ).set_in_layout(False)
+
+
 def _axis_words(report: Report) -> str:
     if report.kind == "null":
-        return "rate of the second kind of OFF window, of the first"
+        return "rate of OFF B, of OFF A"
     if report.kind == "self":
-        return "speed with the agent, of its speed with the agent stopped"
+        return "speed with the agent, of its speed with the agent at rest"
     return "speed with fleet work, of its speed without"
 
 

@@ -45,17 +45,18 @@ def judge(record: Mapping[str, Any]) -> Judgement:
         more=more_words(decision),
         refusal=refusal_words(decision, spec) if decision.refusal is not None else None,
         rare_harm=rare_harm_share(len(blocks)) if blocks else None,
-        null_test=_null_test(judge_null(blocks, spec.margin)) if spec.kind == "null" else None,
+        # its interval holds for the planned number of blocks only: a run that was cut short has none
+        null_test=_null_test(judge_null(blocks, spec.margin)) if spec.kind == "null" and decision.looks else None,
     )
 
 
 def _null_test(found: AaJudgement) -> NullTest:
     source = f"plain t over {found.n} blocks, a number fixed before the run"
-    lo, hi, half, sees = (
+    R, lo, hi, half, sees = (
         measured(v, source, otherwise=found.words)
-        for v in (found.lo99, found.hi99, found.half_width, found.sees_margin)
+        for v in (found.R, found.lo99, found.hi99, found.half_width, found.sees_margin)
     )
-    return NullTest(found.words, found.passed, found.holds_1, lo, hi, half, sees)
+    return NullTest(found.words, found.passed, found.holds_1, R, lo, hi, half, sees)
 
 
 class Rendered:
@@ -123,7 +124,7 @@ def compare_html(records: Sequence[Mapping[str, Any]], labels: Sequence[str] | N
 
     Raises:
         Refused: a record cannot be read.
-        ValueError: no record, or another number of labels.
+        ValueError: no record, another number of labels, or runs with different margins.
     """
     from tasks.html import compare_page
 
@@ -133,6 +134,8 @@ def compare_html(records: Sequence[Mapping[str, Any]], labels: Sequence[str] | N
     names = list(labels) if labels is not None else [_label(r.report) for r in reports]
     if len(names) != len(reports):
         raise ValueError(f"{len(reports)} records but {len(names)} labels")
+    if len({r.report.result.margin for r in reports}) > 1:
+        raise ValueError("the runs have different margins, so one picture cannot show them against it")
     return compare_page([r.report for r in reports], names, [r.csv for r in reports])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -23,6 +24,7 @@ from policies.report.document import (
     Block,
     LeftOut,
     Look,
+    NullTest,
     Report,
     Result,
     Tone,
@@ -34,6 +36,7 @@ from policies.report.words import arm_words, clean, reason_words
 __all__ = ["INTERVAL_LABEL", "build", "read_record"]
 
 INTERVAL_LABEL = "90 % interval, valid at every look"
+NULL_LABEL = "99 % interval, the number of blocks fixed before"
 JOURNAL = "agent's journal"
 
 
@@ -83,6 +86,8 @@ def build(record: Mapping[str, Any], judgement: Judgement) -> Report:
     numbers = {row.number for row in counted}
     ended = _text(record.get("ended_at"))
     result = _result(spec, decision, len(counted), _end_of(counted[: decision.n]))
+    if judgement.null_test is not None:
+        result = _of_null(result, judgement.null_test)
     left_out = tuple(_left_out(row) for row in validity.left_out(rows))
     share = measured(validity.left_out_share(rows), JOURNAL) if rows else unknown("no block was measured", JOURNAL)
     dose = dose_of(spec, counted)
@@ -181,6 +186,14 @@ def _result(spec: RunSpec, decision: Decision, counted: int, at: str | None) -> 
         standard_error=figure(decision.se),
         order_effect=figure(decision.b),
         looks=looks,
+    )
+
+
+def _of_null(result: Result, null: NullTest) -> Result:
+    """An A/A run is judged once, by the plain interval: that, and no other, is what its report shows."""
+    compared = [(null.lo99.value, 1.0), (null.hi99.value, 1.0)]
+    return replace(
+        result, R=null.R, lo=null.lo99, hi=null.hi99, interval_label=NULL_LABEL, places=places_for(compared), looks=()
     )
 
 

@@ -156,6 +156,7 @@ class NullTest:
     says: str
     passed: bool
     holds_1: bool | None
+    R: Figure
     lo99: Figure
     hi99: Figure
     half_width: Figure

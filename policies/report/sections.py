@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 from policies.report.document import Arm, Block, Report
-from policies.report.evidence import Figure, interval, number, percent, shown
+from policies.report.evidence import interval, number, percent, shown
 from policies.report.words import day
 
-__all__ = ["Section", "Table", "arm_rate", "estimate_line", "factor", "margin_words", "sections"]
+__all__ = ["Section", "Table", "arm_rate", "margin_words", "sections", "unburdened"]
 
 Picture = Literal["interval", "blocks"]
 
@@ -64,16 +65,9 @@ def margin_words(report: Report) -> str:
     return f"{report.result.margin * 100:g} %"
 
 
-def estimate_line(report: Report) -> str:
-    """R and its interval in one line, for captions and picture titles."""
-    r = report.result
-    if r.R.value is None or r.lo.value is None or r.hi.value is None:
-        return f"R is unknown: {r.R.unknown_reason}"
-    return f"R = {percent(r.R.value, r.places)}, {r.interval_label}: {interval(r.lo.value, r.hi.value, r.places)}"
-
-
-def factor(figure: Figure, places: int) -> str:
-    return shown(figure, lambda v: percent(v, places))
+def unburdened(report: Report) -> str:
+    """What R = 1 means in this run: as fast as … ."""
+    return {"null": "the other window", "self": "with the agent at rest"}.get(report.kind, "without fleet work")
 
 
 def arm_rate(arm: Arm | None) -> str:
@@ -85,46 +79,48 @@ def arm_rate(arm: Arm | None) -> str:
 
 def _result(report: Report) -> Section:
     r = report.result
-    facts = [("R (ON ÷ OFF)", shown(r.R, lambda v: percent(v, r.places), why=True))]
+    on, off = report.arms
+    facts = [(f"R ({on} ÷ {off})", shown(r.R, lambda v: percent(v, r.places), why=True))]
     if r.lo.value is not None and r.hi.value is not None:
         name, _, valid = r.interval_label.partition(", ")
         facts.append((name, f"{interval(r.lo.value, r.hi.value, r.places)}, {valid}"))
     facts.append(("Margin", _margin_fact(report)))
     if r.R.known:
         facts += [
-            ("Blocks", f"{r.counted} counted, the estimate is of the first {r.n}"),
+            ("Blocks", f"{r.counted} counted" + (f", the estimate is of the first {r.n}" if r.n < r.counted else "")),
             (
                 "Noise of a block",
                 shown(r.noise_sd, lambda v: f"{percent(v, 2)} (standard deviation of ln R)", why=True),
             ),
-            ("Order effect", shown(r.order_effect, lambda v: f"{v * 100:+.2f} % (taken out of R)", why=True)),
+            (
+                "Order effect",
+                shown(r.order_effect, _order_words, why=True) + (", taken out of R" if report.kind != "null" else ""),
+            ),
         ]
     else:
         facts.append(("Blocks", f"{r.counted} counted"))
     null = report.null_test
-    if null is not None and null.lo99.value is not None and null.hi99.value is not None:
+    if null is not None and null.half_width.known:
         facts += [
-            (
-                "99 % interval",
-                f"{interval(null.lo99.value, null.hi99.value)} (plain t: the number of blocks was fixed before)",
-            ),
             ("Half-width", f"{shown(null.half_width, lambda v: percent(v, 2))} of the plain 90 % interval"),
             (
                 "Sees the margin",
-                shown(
-                    null.sees_margin,
-                    lambda v: f"a bias of {margin_words(report)} with a chance of {v * 100:.0f} %",
-                    why=True,
-                ),
+                shown(null.sees_margin, lambda v: _sees_words(report, v), why=True),
             ),
         ]
     caption = (
-        f"The dot is R, the bar its {r.interval_label}. The shaded side lies beyond the {margin_words(report)} margin."
+        f"The dot is R, the bar its {r.interval_label}"
+        + ("; a row for each look, the lowest stands. " if sum(look.R.known for look in r.looks) > 1 else ". ")
+        + f"Shaded: beyond the {margin_words(report)} margin. Dashed: as fast as {unburdened(report)}."
         if r.R.known
         else None
     )
     return Section(
-        "result", "R against the margin", picture="interval" if r.R.known else None, caption=caption, facts=tuple(facts)
+        "result",
+        "R against the margin" if report.kind != "null" else "R against 1",
+        picture="interval" if r.R.known else None,
+        caption=caption,
+        facts=tuple(facts),
     )
 
 
@@ -156,6 +152,15 @@ def _blocks(report: Report) -> Section:
         caption=caption,
         table=Table(tuple(columns), align, tuple(rows), muted),
     )
+
+
+def _order_words(b: float) -> str:
+    """b > 0: the window that ran first was the faster one."""
+    return f"the second window of a block ran {math.expm1(-b) * 100:+.2f} % against the first"
+
+
+def _sees_words(report: Report, chance: float) -> str:
+    return f"a bias of {margin_words(report)} with a chance of {chance * 100:.0f} %"
 
 
 def _margin_fact(report: Report) -> str:
@@ -238,7 +243,7 @@ def _not_covered(report: Report) -> Section:
 
 def _attempts(report: Report) -> Section:
     if not report.attempts:
-        return Section("attempts", "Earlier attempts at the same thing", paragraphs=("None on this node.",))
+        return Section("attempts", "Earlier attempts at the same thing", paragraphs=("There was none on this node.",))
     places = report.result.places
     rows = tuple(
         (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import textwrap
 
-from policies.report.document import Report
+from policies.report.document import Look, Report
 from policies.report.evidence import interval, percent
-from policies.report.sections import Section, Table, sections
+from policies.report.sections import Section, Table, sections, unburdened
 
 __all__ = ["render"]
 
@@ -68,6 +68,7 @@ def _wrap(text: str, width: int, indent: str = "", hanging: str | None = None) -
         text.replace(" %", "\u00a0%"),
         width,
         initial_indent=indent,
+        break_on_hyphens=False,
         subsequent_indent=indent if hanging is None else hanging,
     )
     return [line.replace("\u00a0%", " %") for line in lines] or [indent]
@@ -130,9 +131,9 @@ def _with_chart(table: Table, report: Report) -> Table:
 def _interval_picture(report: Report, width: int) -> list[str]:
     r = report.result
     looks = [look for look in r.looks if look.R.known][-LOOK_ROWS:]
+    if not looks:
+        looks = [Look(r.n, r.verdict, r.R, r.lo, r.hi)]
     points = [(f"{look.n} blocks", look.R.value, look.lo.value, look.hi.value) for look in looks]
-    if not points:
-        points = [(f"{r.n} blocks", r.R.value, r.lo.value, r.hi.value)]
     ends = [v for _, *three in points for v in three if v is not None] + [r.bound, 1.0]
     pad = (max(ends) - min(ends)) * 0.06 or 0.001
     low, high = min(ends) - pad, max(ends) + pad
@@ -162,7 +163,7 @@ def _interval_picture(report: Report, width: int) -> list[str]:
             + "".join(row)
             + f"  {percent(R, r.places)} ({interval(lo, hi, r.places)})"
         )
-    lines.append(" " * label + "".join(head[:0]) + "┃ margin   ┆ as fast as without the work")
+    lines.append(" " * label + "┃ margin   ┆ as fast as " + unburdened(report))
     return lines
 
 

@@ -105,7 +105,7 @@ def _refused(base: Base) -> str:
 def more(base: Base) -> str:
     """How many more blocks would decide; "" where the run was decided, or was no comparison of work."""
     words = base.judgement.more
-    if not words or base.spec.kind == "null":
+    if not words or base.spec.kind == "null" or base.ending not in (None, "inconclusive", "aborted", "interrupted"):
         return ""
     return words[:1].upper() + words[1:] + "."
 
