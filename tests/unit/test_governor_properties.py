@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.codes import CODES
-from policies.governor import INITIAL, STATES, GovernorState, Holding, Inputs, Outputs, step
+from policies.governor import INITIAL, STATES, GovernorState, Holding, Inputs, Outputs, StateName, step
 from policies.governor.causes import CAUSES
 from policies.governor.table import diagram, markdown
-from policies.governor.transitions import TRANSITIONS, rows_from
+from policies.governor.transitions import TRANSITIONS, Transition, rows_from
 
 OFF_RATE = 10.0
 # Rates cluster where the decisions lie: dead, collapsed, around twice the target, the target, half of it, above.
@@ -77,6 +77,10 @@ def trace(
             seen.append((state, given_inputs, now_s, after, out))
             state = after
     return seen
+
+
+def all_rows(name: StateName) -> tuple[Transition, ...]:
+    return rows_from(name) + rows_from(name, routine=True)
 
 
 def ceiling(given_inputs: Inputs) -> float | None:
@@ -168,7 +172,7 @@ def test_every_change_of_state_is_a_row_of_the_table_and_every_code_is_known(
 ) -> None:
     for before, _, _, after, out in trace(stretches):
         if before.name != after.name:
-            assert after.name in {row.target for row in rows_from(before.name)}
+            assert after.name in {row.target for row in all_rows(before.name)}
         assert {entry.code for entry in out.entries} <= set(CODES)
 
 
@@ -237,13 +241,14 @@ def test_fewer_ticks_never_give_a_larger_budget(ticks: int, missed: int) -> None
 
 
 def test_every_state_is_reachable_and_none_is_a_dead_end() -> None:
-    reached, edge = {"free"}, {"free"}
+    reached: set[StateName] = {"free"}
+    edge: set[StateName] = {"free"}
     while edge:
-        edge = {row.target for name in edge for row in rows_from(name)} - reached  # type: ignore[arg-type]
+        edge = {row.target for name in edge for row in all_rows(name)} - reached
         reached |= edge
     assert reached == set(STATES)
     for name in STATES:
-        assert any(row.target != name for row in rows_from(name))
+        assert any(row.target != name for row in all_rows(name))
     for row in TRANSITIONS:
         assert row.cause in CAUSES
         assert set(row.codes) <= set(CODES)

@@ -453,3 +453,9 @@ def test_every_code_is_in_the_table(running: Node) -> None:
 def test_impossible_readings_are_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(bad))):
         replace(TRAINER, **bad)
+
+
+def test_counting_a_tick_changes_nothing_else(running: Node) -> None:
+    assert running.state.at_tick(1.0, 2, 3.0) == replace(running.state, last_tick_s=1.0, ticks=2, barred_until_s=3.0)
+    other = replace(INITIAL, name="closed", since_s=4.0, budget=0.1, resume=0.2, minute_s=5.0, harm_s=6.0, again="x")
+    assert other.at_tick(1.0, 2, 3.0) == replace(other, last_tick_s=1.0, ticks=2, barred_until_s=3.0)

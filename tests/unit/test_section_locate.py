@@ -114,7 +114,7 @@ def written(value: Any, gap: str) -> str:
     return "{ " + ", ".join(f"{written(key, gap)} = {written(inner, gap)}" for key, inner in value.items()) + " }"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=70, deadline=None)
 @given(
     tables=st.lists(st.dictionaries(keys, values, max_size=3), max_size=4), gap=st.sampled_from([" ", "\n", "# ]}\n"])
 )

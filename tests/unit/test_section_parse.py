@@ -317,7 +317,7 @@ def test_digests_tell_texts_apart() -> None:
     assert digest(FULL) != digest(FULL + "\n")
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(data=st.data())
 def test_no_text_breaks_the_parser(data: st.DataObject) -> None:
     """A valid section with a piece cut out, doubled or replaced is read, or refused with lines that exist."""

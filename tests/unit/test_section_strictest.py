@@ -92,7 +92,7 @@ nodes = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(a=nodes, b=nodes)
 def test_merging_is_symmetric_idempotent_and_never_lenient(a: dict[str, Any], b: dict[str, Any]) -> None:
     merged = node_of(a, b)
