@@ -3,7 +3,7 @@
 A refresh lists ``/proc`` and reads only what may have changed:
 
 * pids not seen before;
-* processes that are young, for some refreshes: between fork and exec a child still looks like its parent;
+* processes that were first seen less than ``YOUNG_S`` ago: between fork and exec a child still looks like its parent;
 * pids that the kernel gave out since the last refresh (between the last pid then and the last pid now, from
   ``/proc/loadavg``), for a known pid may be another process by now;
 * children of processes that are gone;
@@ -26,7 +26,7 @@ from policies.rules import ProcInfo
 
 __all__ = ["ProcessTable"]
 
-YOUNG_REFRESHES = 5
+YOUNG_S = 10.0
 CYCLE = 30
 MAX_CMDLINE_BYTES = 64 * 1024
 # A process's first reading of CPU time tells a rate only when all of its life is recent.
@@ -42,7 +42,7 @@ Identity = tuple[int, int | None]
 @dataclass(slots=True)
 class _Entry:
     info: ProcInfo
-    young: int
+    young_until_s: float
     parent: Identity | None = None  # who it descends from, kept when that process is gone
 
 
@@ -79,14 +79,16 @@ class ProcessTable:
         self._dead_parents: dict[Identity, Identity | None] = {}
         self._cpu: dict[Identity, tuple[float, float, float | None]] = {}  # seconds, read at, cores
         self._last_pid = 0
+        self._now_s = 0.0
         self._turn: list[int] = []
         self._snapshot: Mapping[int, ProcInfo] = MappingProxyType({})
         self.appeared: tuple[ProcInfo, ...] = ()
         self.vanished: tuple[ProcInfo, ...] = ()
         self.changed: tuple[ProcInfo, ...] = ()
 
-    def refresh(self) -> None:
-        """Looks at what may have changed. Raises OSError only where ``/proc`` itself cannot be listed."""
+    def refresh(self, now_s: float) -> None:
+        """Looks at what may have changed; ``now_s`` is monotonic. Raises OSError only where ``/proc`` cannot be listed."""
+        self._now_s = now_s
         pids = {int(name) for name in os.listdir(self._proc) if name.isdigit()}
         appeared: list[ProcInfo] = []
         changed: list[ProcInfo] = []
@@ -139,9 +141,19 @@ class ProcessTable:
                 found.append(entry.info)
         return tuple(sorted(found, key=lambda info: info.pid))
 
-    def cpu_seconds(self, pids: Iterable[int]) -> dict[int, float | None]:
-        """CPU time (user and system) of each process since its start; None where it cannot be read or is gone."""
-        return {pid: None if (stat := self._try_stat(pid)) is None else stat.cpu_s for pid in pids}
+    def cpu_seconds(self, pids: Iterable[int]) -> float | None:
+        """CPU time (user and system) of these processes together, each since its own start.
+
+        None where one of them cannot be read, is gone, or is another process than at the last refresh.
+        """
+        total = 0.0
+        for pid in pids:
+            stat = self._try_stat(pid)
+            entry = self._entries.get(pid)
+            if stat is None or (entry is not None and entry.info.start_ticks not in (None, stat.start_ticks)):
+                return None
+            total += stat.cpu_s
+        return total
 
     def cpu_cores_used(self, pids: Iterable[int], now_s: float) -> float | None:
         """Cores in use by these processes together since they were last asked about; 0.05 is 5 % of one core.
@@ -184,10 +196,7 @@ class ProcessTable:
         before, self._last_pid = self._last_pid, self._read_last_pid()
         again = []
         for pid, entry in self._entries.items():
-            if entry.young > 0:
-                entry.young -= 1
-                again.append(pid)
-            elif _given_out(pid, before, self._last_pid):
+            if self._now_s < entry.young_until_s or _given_out(pid, before, self._last_pid):
                 again.append(pid)
         if not self._turn:
             self._turn = [pid for pid, entry in self._entries.items() if not entry.info.kernel_thread]
@@ -207,7 +216,7 @@ class ProcessTable:
             info = self._read(pid)
         except _Gone:
             return
-        self._entries[pid] = _Entry(info, 0 if info.kernel_thread else YOUNG_REFRESHES)
+        self._entries[pid] = _Entry(info, self._now_s + (0.0 if info.kernel_thread else YOUNG_S))
         appeared.append(info)
 
     def _remove(self, pid: int) -> ProcInfo:
@@ -245,7 +254,7 @@ class ProcessTable:
         info = _keeping(known, info)
         if info != known:
             entry.info = info
-            entry.young = max(entry.young, 1)
+            entry.young_until_s = max(entry.young_until_s, self._now_s + YOUNG_S)
             changed.append(info)
 
     # -- who descends from whom

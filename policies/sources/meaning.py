@@ -161,7 +161,9 @@ def line_time_s(obj: dict[str, Any]) -> float | None:
 
 def _needle(name: Any) -> bytes:
     """Bytes that a line must hold to hold this name, unless it is written with escapes, which need a backslash."""
-    return name.encode("utf-8", "surrogatepass") if isinstance(name, str) else b""
+    if not isinstance(name, str) or not name.isprintable() or '"' in name or "\\" in name:
+        return b""
+    return b'"' + name.encode() + b'"'
 
 
 def _looks_whole(record: bytes) -> bool:
