@@ -12,6 +12,8 @@ from nodes.identity import ProcessId, identify, liveness
 
 __all__ = ["FlowProcesses", "lower_priority"]
 
+AUTOGROUP_NICE = 10
+
 
 class FlowProcesses:
     """One small file a flow run, named by its id, with pid, start ticks and boot id."""
@@ -53,13 +55,20 @@ class FlowProcesses:
         return self.directory / f"{flow_run}.json"
 
 
-def lower_priority(pid: int) -> None:
-    """Let the process, and what it starts, run only where the machine has time left. What the system lacks is left out."""
+def lower_priority(pid: int, level: str = "idle") -> None:
+    """Let the process, and what it starts, give way to all other work. What the system lacks is left out.
+
+    Args:
+        level: "idle", or "normal" to leave it as it is (``COTENANT_FLOW_PRIORITY``).
+    """
+    if level == "normal":
+        return
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, pid, 19)
     if hasattr(os, "SCHED_IDLE"):
         with contextlib.suppress(OSError):
             os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
-    # With autogroup each session is scheduled as one: its nice value is what counts against other sessions.
+    # With autogroup each session is scheduled as one, and inside it all of the above counts for nothing against other
+    # sessions: only the session's own nice value does. A flow's start costs some seconds of CPU, hence not the lowest.
     with contextlib.suppress(OSError):
-        Path(f"/proc/{pid}/autogroup").write_text("19")
+        Path(f"/proc/{pid}/autogroup").write_text(str(AUTOGROUP_NICE))

@@ -1,8 +1,9 @@
 """Copies the agent's journal into the store (exactly once) and on as Prefect events (at least once).
 
-Node and sequence number are an entry's key in the store, and the event's id is derived from them, so that whoever gets an event
-twice can tell. How far events were sent stands in a file beside the journal; the store itself knows how far it is filled. A thread of the worker's process:
-it rests while a window is counted, and comes back by itself when store, server or agent were away.
+Node and sequence number are an entry's key in the store, and the event's id is derived from them, so that whoever gets
+an event twice can tell. The store itself knows how far it is filled; how far events were sent stands in a file. The
+mirror is a thread of the worker's process: it rests while a window is counted, and comes back by itself when store,
+server or agent were away.
 """
 
 from __future__ import annotations

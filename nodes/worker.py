@@ -1,12 +1,12 @@
-"""Prefect worker type ``cotenant-node``: takes the flow runs of one node's queue and starts each as a process at idle priority.
+"""Prefect worker type ``cotenant-node``: takes the flow runs of one node's queue, each a process at idle priority.
 
 What it adds to Prefect's process worker:
 
-* A run that the node's agent does not admit (a window is being counted), or while no agent answers, waits as ``AwaitingNode``
-  with the reason, and is asked about again later. Custom name: the server turns only "Scheduled" into "Late".
+* A run that the node's agent does not admit (a window is being counted), or while no agent answers, waits as
+  ``AwaitingNode`` with the reason, and is asked about again later. The server turns only "Scheduled" into "Late".
 * Flow code is this node's own checkout (``COTENANT_ROOT``), never what the deploying machine had.
-* A run whose process is gone while it should run (killed, the worker stopped, the machine rebooted) is put back, where the
-  deployment says that it can go on (``resumable``). Which process a run has is written down with start ticks and boot id.
+* A run whose process is gone while it should run (killed, the worker stopped, the machine rebooted) is put back, where
+  the deployment says that it can go on (``resumable``). Which process a run has is written down with its identity.
 
 The flows of this pool have no ``on_cancellation`` and ``on_crashed`` hooks: this worker does not run any.
 """
@@ -206,7 +206,9 @@ class NodeWorker(ProcessWorker):
         file = (entrypoint or "").rsplit(":", 1)[0]
         if entrypoint and (self.checkout / file).is_file():
             return entrypoint
-        missing = f"the flow's file {file or '(none given)'} is not in this node's checkout {self.checkout}: update it, then retry"
+        missing = (
+            f"the flow's file {file or '(none given)'} is not in this node's checkout {self.checkout}: update that"
+        )
         await self.client.set_flow_run_state(flow_run.id, Failed(message=f"{self.node}: {missing}"), force=True)
         self.get_flow_run_logger(flow_run).error(missing)
         return None
@@ -247,7 +249,7 @@ class NodeWorker(ProcessWorker):
                 pid = handle.pid if handle is not None else None
                 if pid is not None:
                     self.processes.remember(flow_run.id, pid)
-                    lower_priority(pid)
+                    lower_priority(pid, os.environ.get("COTENANT_FLOW_PRIORITY", "idle"))
                     proposer.handle = handle
                 status.started(pid)  # type: ignore[arg-type]
         if execution is None or proposer.did_put_back:

@@ -63,10 +63,18 @@ class Link:
     clock: Callable[[], float] = time.monotonic
     lowest_number: int = 1
 
+    def plan(self) -> dict[str, Any]:
+        """What the agent would do.
+
+        Raises:
+            Refused: what could only fail later is refused here.
+        """
+        return dict(self._patiently("run_plan", spec=self.spec.model_dump()))
+
     def known(self) -> dict[str, Any] | None:
         """The run's record, or None where the agent has none yet."""
         try:
-            return self._patiently("run_show", run=self.run)
+            return self.show()
         except Refused as refusal:
             if refusal.code == "RUN_UNKNOWN":
                 return None

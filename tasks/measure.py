@@ -1,7 +1,7 @@
 """A harness run from its first block to its end, without Prefect: ask the agent, judge, go on.
 
-What comes next is decided by ``policies.harness.schedule`` from the journaled rows alone, which are read anew before each step: a
-run that goes on after a crash needs nothing else.
+What comes next is decided by ``policies.harness.schedule`` from the journaled rows alone, which are read anew before
+each step: a run that goes on after a crash needs nothing else.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """What the caller puts around the steps (a flow: a task each). ``seen`` gets the record between blocks, never during one."""
+    """What the caller puts around the steps (a flow: a task each). ``seen`` gets the record between blocks only."""
 
     reference: Callable[[Link], Any] = Link.reference
     block: Callable[[Link, int, str], dict[str, Any] | None] = Link.block

@@ -1,0 +1,112 @@
+"""One background process of this machine: started with a clean environment, known by its identity, ended by it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from nodes.identity import ProcessId, identify, liveness
+
+__all__ = ["Background", "prefect_env"]
+
+STOP_WITHIN_S = 40.0
+
+
+def prefect_env(home: Path, url: str | None = None) -> dict[str, str]:
+    """This process's environment without any of the user's own Prefect settings, and with ours.
+
+    No telemetry, no advertisements, a Prefect home inside ours. ``url`` is the API's; None for the server itself.
+    """
+    env = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
+    env |= {
+        "COTENANT_HOME": str(home),
+        "PREFECT_HOME": str(home / "prefect"),
+        "PREFECT_PROFILES_PATH": str(home / "prefect" / "profiles.toml"),
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+        "PREFECT_CLI_PROMPT": "false",
+        "DO_NOT_TRACK": "1",
+    }
+    if url is not None:
+        env["PREFECT_API_URL"] = url
+    return env
+
+
+def _default_sigint() -> None:
+    # A shell's background job ignores SIGINT, and its children inherit that. Prefect turns SIGTERM into SIGINT: the
+    # first SIGTERM would then do nothing.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+class Background:
+    """A process whose pid, start ticks and boot id stand in ``note``, so that any command can find and end it."""
+
+    def __init__(self, note: Path, log: Path) -> None:
+        self.note = note
+        self.log = log
+        self.popen: subprocess.Popen[bytes] | None = None
+
+    def identity(self) -> ProcessId | None:
+        """The process as noted, alive or not."""
+        try:
+            return ProcessId.from_dict(json.loads(self.note.read_text()))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def is_alive(self) -> bool:
+        who = self.identity()
+        if self.popen is not None:
+            self.popen.poll()  # a child that ended stays a zombie until somebody asks
+        return who is not None and liveness(who) != "gone"
+
+    def start(self, command: Sequence[str], env: Mapping[str, str], cwd: Path | None = None) -> subprocess.Popen[bytes]:
+        for path in (self.note, self.log):
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with open(self.log, "ab") as log:
+            popen = subprocess.Popen(
+                list(command),
+                env=dict(env),
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_default_sigint,
+            )
+        self.popen = popen
+        who = identify(popen.pid)
+        if who is not None:
+            draft = self.note.with_suffix(".new")
+            draft.write_text(json.dumps(who.as_dict()))
+            os.replace(draft, self.note)
+        return popen
+
+    def stop(self, within_s: float = STOP_WITHIN_S) -> bool:
+        """SIGTERM, and SIGKILL when that did not end it in time. True when there was something to end."""
+        who = self.identity()
+        if who is None or liveness(who) == "gone":
+            self.note.unlink(missing_ok=True)
+            return False
+        end = time.monotonic() + within_s
+        os.kill(who.pid, signal.SIGTERM)
+        while self.is_alive() and time.monotonic() < end:
+            time.sleep(0.05)
+        if self.is_alive():
+            os.kill(who.pid, signal.SIGKILL)
+            while self.is_alive() and time.monotonic() < end + 10.0:
+                time.sleep(0.05)
+        self.note.unlink(missing_ok=True)
+        return True
+
+    def last_words(self, lines: int = 5) -> str:
+        """The end of its log, for an error message."""
+        try:
+            text = self.log.read_bytes()[-4000:].decode(errors="replace")
+        except OSError:
+            return ""
+        return "\n".join(line for line in text.splitlines() if line.strip()).rsplit("\n", lines)[-1]

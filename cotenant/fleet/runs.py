@@ -1,0 +1,136 @@
+"""Flow runs from the command line: start, approve, cancel, look at."""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from prefect.client.schemas.responses import SetStateStatus
+from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
+from prefect.states import Cancelling
+
+from cotenant.fleet.deployments import client_of, queues
+from policies.refusal import Refused
+
+__all__ = ["approve", "cancel_flow", "flow_state", "run_flow", "ui_link"]
+
+REVIEW_FORM_WITHIN_S = 10.0
+
+
+def run_flow(url: str, deployment: str, parameters: Mapping[str, Any], node: str) -> str:
+    """Start a deployment on a node.
+
+    Args:
+        deployment: ``flow/deployment``, e.g. ``ab-run/ab-run``.
+        parameters: by the flow's names. Prefect itself would take an unknown one and crash the run.
+
+    Returns:
+        The flow run's id.
+
+    Raises:
+        Refused: no such node, deployment or parameter, or a value that does not fit.
+    """
+    known = queues(url)
+    if node not in known:
+        near = difflib.get_close_matches(node, known, 1)
+        why = f"no such node; known: {', '.join(known) or 'none'}" + (f". Did you mean {near[0]!r}?" if near else "")
+        raise Refused("NODE_UNKNOWN", f"node {node!r}", why, "cotenant node list")
+    with client_of(url) as client:
+        try:
+            found = client.read_deployment_by_name(deployment)
+        except ObjectNotFound:
+            raise Refused(
+                "DEPLOYMENT_UNKNOWN", f"deployment {deployment!r}", "the server has none of that name", "cotenant up"
+            ) from None
+        allowed = (found.parameter_openapi_schema or {}).get("properties", {})
+        for name in parameters:
+            if name not in allowed:
+                near = difflib.get_close_matches(name, allowed, 1)
+                why = f"{deployment} has no such parameter" + (f"; did you mean {near[0]!r}?" if near else "")
+                raise Refused("FLOW_BAD_PARAMETER", f"parameter {name!r}", why, f"known: {', '.join(sorted(allowed))}")
+        try:
+            run = client.create_flow_run_from_deployment(found.id, parameters=dict(parameters), work_queue_name=node)
+        except PrefectHTTPStatusError as error:
+            if error.response.status_code not in (409, 422):
+                raise
+            raise Refused(
+                "FLOW_BAD_PARAMETER", deployment, str(error.response.json().get("detail")), "set it right"
+            ) from error
+        return str(run.id)
+
+
+def flow_state(url: str, flow_run_id: str) -> dict[str, Any]:
+    """``{type, name, message, final, flow, at}`` of a flow run: type as Prefect has it (RUNNING, COMPLETED, …).
+
+    Raises:
+        Refused: there is no such flow run.
+    """
+    with client_of(url) as client:
+        run = _read(client, flow_run_id)
+        state = run.state
+    if state is None:
+        return {"type": None, "name": None, "message": None, "final": False, "at": None}
+    return {
+        "type": state.type.value,
+        "name": state.name,
+        "message": state.message,
+        "final": state.is_final(),
+        "at": state.timestamp.isoformat(),
+    }
+
+
+def cancel_flow(url: str, flow_run_id: str) -> None:
+    """Ask for a flow run to be cancelled; its worker ends the process, and the run is aborted.
+
+    Raises:
+        Refused: no such run, or it has ended.
+    """
+    with client_of(url) as client:
+        run = _read(client, flow_run_id)
+        answer = client.set_flow_run_state(run.id, Cancelling())
+    if answer.status is not SetStateStatus.ACCEPT:
+        why = getattr(answer.details, "reason", None) or f"the server answered {answer.status.value}"
+        raise Refused("FLOW_NOT_CANCELLED", f"flow run {flow_run_id}", str(why), "cotenant protection ab list")
+
+
+def approve(url: str, flow_run_id: str, decision: str, comment: str = "") -> None:
+    """Answer the review that a flow run waits for.
+
+    Args:
+        decision: ``approve`` or ``reject``.
+
+    Raises:
+        Refused: it does not wait for a review, or the answer does not fit.
+    """
+    end = time.monotonic() + REVIEW_FORM_WITHIN_S
+    while True:
+        with client_of(url) as client:
+            run = _read(client, flow_run_id)
+            answer = client.resume_flow_run(run.id, run_input={"decision": decision, "comment": comment})
+        if answer.status is SetStateStatus.ACCEPT:
+            return
+        why = str(getattr(answer.details, "reason", None) or f"the server answered {answer.status.value}")
+        # The run is suspended a moment before its form is stored.
+        if "schema not found" not in why or time.monotonic() > end:
+            raise Refused("REVIEW_REFUSED", f"flow run {flow_run_id}", why, f"look at it: {ui_link(url, flow_run_id)}")
+        time.sleep(0.3)
+
+
+def ui_link(url: str, flow_run_id: str) -> str:
+    """Where the run is in the Prefect UI."""
+    return f"{url.removesuffix('/api')}/runs/flow-run/{flow_run_id}"
+
+
+def _read(client: Any, flow_run_id: str) -> Any:
+    try:
+        return client.read_flow_run(UUID(flow_run_id))
+    except (ObjectNotFound, ValueError):
+        raise Refused(
+            "FLOW_RUN_UNKNOWN",
+            f"flow run {flow_run_id}",
+            "the server has no such flow run",
+            "cotenant protection ab list",
+        ) from None

@@ -1,0 +1,230 @@
+"""The flow ``ab-run``: measure what fleet work costs a protected program. One run of the paired ON/OFF harness.
+
+The agent measures, this flow asks for one block after the other and judges; while a window is counted it only waits on
+the agent's socket. It may be killed, retried or started again at any time: the agent's journal says what was measured.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from prefect import flow, get_run_logger, task
+from prefect.artifacts import create_progress_artifact, update_progress_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.client.orchestration import get_client
+from prefect.exceptions import TerminationSignal
+from prefect.flow_runs import suspend_flow_run
+from prefect.runtime import flow_run
+from prefect.states import Completed, Failed, State
+from pydantic import Field
+
+from cotenant.settings import Settings
+from nodes.client import AgentUnreachable
+from nodes.identity import own_id
+from policies.harness.spec import RunSpec
+from policies.refusal import Refused
+from tasks.agent_link import AgentLost, Link, connect
+from tasks.keep import Keeper
+from tasks.measure import Outcome, Steps, begin, finish, measure
+from tasks.publish import artifact_key, publish
+from tasks.review import REVIEW_WITHIN_S, Review, plan_markdown
+from tasks.words import ended_words, percent, progress_words, refused_words
+
+__all__ = ["ab_run", "run_id", "seed_of"]
+
+# Prefect stores no result of these steps: after a crash the agent's journal is asked, not a cache.
+step = task(cache_policy=NO_CACHE, persist_result=False)
+
+
+def run_id(flow_run_id: str) -> str:
+    """The run's name, the same however often its flow run is started."""
+    return "run-" + hashlib.sha256(flow_run_id.encode()).hexdigest()[:10]
+
+
+def seed_of(flow_run_id: str) -> int:
+    """A seed for the coins where none was given; recorded with the run, the same after a restart."""
+    return int.from_bytes(hashlib.sha256(f"seed {flow_run_id}".encode()).digest()[:6], "big")
+
+
+@flow(name="ab-run", persist_result=False)
+def ab_run(
+    node: str,
+    rule: str,
+    work: str = "gpu",
+    duty: Annotated[float, Field(gt=0.0, le=1.0)] | None = None,
+    blocks: Annotated[int, Field(ge=1)] = 12,
+    window_s: Annotated[float, Field(ge=5.0)] = 300.0,
+    washout_s: Annotated[float, Field(ge=0.0)] = 60.0,
+    margin: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.02,
+    off: Literal["paused", "evicted"] = "paused",
+    max_hours: Annotated[float, Field(gt=0.0)] = 8.0,
+    first_look: Annotated[int, Field(ge=8, multiple_of=4)] = 8,
+    feed: str | None = None,
+    kind: Literal["ab", "null", "self"] = "ab",
+    accept_timed_source: bool = False,
+    reviewed: bool = False,
+    seed: Annotated[int, Field(ge=0)] | None = None,
+    reviewed_by: str = "",
+) -> State[Any]:
+    """Measure what fleet work costs a protected program, with work on and off in random order.
+
+    Args:
+        node: The node to measure on; choose its work queue too.
+        rule: The rule of the node's protection section whose program is protected.
+        work: The fleet work under test: gpu, cpu, all, a module, or MODULE/STAGE.
+        duty: The share of each second that cooperative work keeps the device busy in ON windows; empty for uncapped.
+        blocks: Planned blocks of one ON and one OFF window. The run goes on past it while undecided.
+        window_s: Length of a counted window, in seconds.
+        washout_s: Seconds thrown away after each switch.
+        margin: The slowdown that counts, as a fraction (0.02 is 2 %).
+        off: How OFF holds the work: paused, or evicted to free its memory too.
+        max_hours: The run's cap, in hours.
+        first_look: The first number of counted blocks at which it is judged; higher sees rarer harm.
+        feed: MODULE/STAGE that keeps the ON windows loaded; its results are thrown away.
+        kind: ab for a measurement, null for an A/A check (no work at all), self for what this product itself costs.
+        accept_timed_source: Accept a source whose lines come on a timer; earns a demonstration certificate at most.
+        reviewed: The plan was reviewed already: do not ask. For schedules and the command line.
+        seed: Seed of the coins that order the windows; empty for a fresh one.
+        reviewed_by: Who reviewed it, where reviewed is set.
+    """
+    log = get_run_logger()
+    flow_run_id = str(flow_run.id)
+    spec = RunSpec(
+        node=node, rule=rule, work=work, duty=duty, blocks=blocks, window_s=window_s, washout_s=washout_s, margin=margin,
+        off=off, max_hours=max_hours, first_look=first_look, feed=feed, kind=kind,
+        accept_timed_source=accept_timed_source, seed=seed_of(flow_run_id) if seed is None else seed,
+    )  # fmt: skip
+    settings = Settings.from_env()
+    link = Link(connect(node), run_id(flow_run_id), spec, own_id(), flow_run_id=flow_run_id)
+    try:
+        spec.checked()
+        known = link.known()
+        if known is None:
+            answer = review(plan_run(link), reviewed, reviewed_by)
+            if isinstance(answer, State):
+                return answer
+            link.reviewed_by = answer
+        else:
+            link.reviewed_by = known["reviewed_by"]
+        keeper = Keeper(settings.store, log)
+        record, no_certificate = drive(link, Steps(take_reference, take_block, showing(link, keeper)))
+        if not keeper.keep_at_the_end(record):
+            log.warning("the store is away; the node's worker copies run %s when it is back", link.run)
+    except Refused as refusal:
+        return Failed(name="Refused", message=refused_words(refusal))
+    except (AgentLost, AgentUnreachable) as gone:
+        return Failed(message=f"{gone}. Run {link.run} is open: retry this flow run when the agent is back")
+    message = ended_words(record, no_certificate)
+    try:
+        publish_report(record, str(settings.reports))
+    except Exception as error:
+        log.exception("the report of run %s could not be made", link.run)
+        message += f" (its report could not be made: {error}; try cotenant protection ab show {link.run})"
+    return Completed(message=message)
+
+
+def drive(link: Link, steps: Steps) -> tuple[dict[str, Any], Refused | None]:
+    """Begin or go on, measure, end.
+
+    Every way out of here ends the run, but for two that leave it open on purpose: the agent stayed away, or this process
+    is ended without the flow run being cancelled (a shutdown). It goes on later; its hold ends with this process.
+    """
+    record, ended = begin_run(link)
+    if ended is not None and record["state"] == "ended":
+        return record, None
+    try:
+        outcome = ended or measure(link, steps)
+    except TerminationSignal:
+        if is_cancelled(link.flow_run_id):
+            link.end("aborted", "the flow run was cancelled", None)
+        raise
+    except AgentLost:
+        raise
+    except Refused as refusal:
+        outcome = Outcome("refused", refused_words(refusal), None)
+    except Exception as error:
+        link.end("interrupted", f"the flow failed: {type(error).__name__}: {error}", None)
+        raise
+    return end_run(link, outcome)
+
+
+def is_cancelled(flow_run_id: str | None) -> bool:
+    """Whether somebody cancelled this flow run; False where the server cannot tell, as the run may then go on later."""
+    if flow_run_id is None:
+        return False
+    try:
+        with get_client(sync_client=True, httpx_settings={"timeout": 5.0}) as client:
+            state = client.read_flow_run(UUID(flow_run_id)).state
+    except Exception:
+        return False
+    return state is not None and (state.is_cancelling() or state.is_cancelled())
+
+
+def review(plan: dict[str, Any], reviewed: bool, reviewed_by: str) -> str | State[Any]:
+    """Who approved the plan, or the state that the flow run ends in."""
+    if reviewed:
+        return reviewed_by or "reviewed = true in the flow run's parameters"
+    form = Review.with_initial_data(description=plan_markdown(plan), comment="")
+    answer = suspend_flow_run(wait_for_input=form, timeout=REVIEW_WITHIN_S, key="review")
+    comment = f": {answer.comment}" if answer.comment else ""
+    if answer.decision != "approve":
+        return Failed(name="Rejected", message=f"refused by review{comment}")
+    return f"answered in Prefect{comment}"
+
+
+def showing(link: Link, keeper: Keeper) -> Callable[[dict[str, Any]], None]:
+    """Between blocks: rows into the store, the progress bar on. Nothing of this while a window is counted."""
+    shown: UUID | None = None
+
+    def seen(record: dict[str, Any]) -> None:
+        nonlocal shown
+        keeper.keep(record)
+        try:
+            if shown is None:
+                made = create_progress_artifact(
+                    progress=percent(record), key=artifact_key(link.run, "progress"), description=progress_words(record)
+                )
+                shown = made if isinstance(made, UUID) else None
+            else:
+                update_progress_artifact(
+                    artifact_id=shown, progress=percent(record), description=progress_words(record)
+                )
+        except Exception as error:
+            get_run_logger().warning("the progress could not be shown: %s", error)
+
+    return seen
+
+
+@step(name="plan", task_run_name="plan")
+def plan_run(link: Link) -> dict[str, Any]:
+    return link.plan()
+
+
+@step(name="begin", task_run_name="begin")
+def begin_run(link: Link) -> tuple[dict[str, Any], Outcome | None]:
+    return begin(link)
+
+
+@step(name="reference", task_run_name="reference")
+def take_reference(link: Link) -> dict[str, Any]:
+    return link.reference()
+
+
+@step(name="run_block", task_run_name="block {number} {order}")
+def take_block(link: Link, number: int, order: str) -> dict[str, Any] | None:
+    return link.block(number, order)
+
+
+@step(name="end", task_run_name="end")
+def end_run(link: Link, outcome: Outcome) -> tuple[dict[str, Any], Refused | None]:
+    return finish(link, outcome)
+
+
+@step(name="report", task_run_name="report")
+def publish_report(record: dict[str, Any], folder: str) -> dict[str, str]:
+    from pathlib import Path
+
+    return publish(record, Path(folder))

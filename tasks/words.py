@@ -1,0 +1,55 @@
+"""One line about a run: for a state's message and a progress bar."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from policies.harness.plan_text import planned_blocks
+from policies.harness.spec import RunSpec
+from policies.refusal import Refused
+
+__all__ = ["ended_words", "percent", "progress_words", "refused_words"]
+
+
+def ended_words(record: Mapping[str, Any], no_certificate: Refused | None = None) -> str:
+    """ "no slowdown shown: R 0.994 (0.986–1.003), margin 0.02, 12 blocks; certificate kept"."""
+    spec, verdict = record["spec"], record.get("verdict") or {}
+    words = str(record["ending"])
+    if verdict.get("R") is not None:
+        words += (
+            f": R {verdict['R']:.4f} ({verdict['lo']:.4f}–{verdict['hi']:.4f}), "
+            f"margin {spec['margin']:g}, {verdict['n']} blocks"
+        )
+    if record.get("reason") and record["ending"] != "no slowdown shown":
+        words += f"; {record['reason']}"
+    if record.get("certificate"):
+        words += "; certificate kept"
+    elif no_certificate is not None:
+        words += f"; no certificate: {no_certificate.why}"
+    return words
+
+
+def refused_words(refusal: Refused) -> str:
+    return f"{refusal.what}: {refusal.why}" + (f". Next: {refusal.remedy}" if refusal.remedy else "")
+
+
+def percent(record: Mapping[str, Any]) -> float:
+    """How far the run is towards its planned blocks, below 100 until it has ended."""
+    if record["state"] == "ended":
+        return 100.0
+    spec = RunSpec.model_validate(record["spec"])
+    counted = sum(1 for row in record["blocks"] if row["state"] == "counted")
+    return min(100.0 * counted / planned_blocks(spec), 99.0)
+
+
+def progress_words(record: Mapping[str, Any]) -> str:
+    """ "block 6, 5 counted of 12 planned, 0 left out; R so far 0.994 (0.986–1.003) at 8 blocks"."""
+    spec = RunSpec.model_validate(record["spec"])
+    counted = sum(1 for row in record["blocks"] if row["state"] == "counted")
+    words = f"{counted} blocks counted of {planned_blocks(spec)} planned, {len(record['blocks']) - counted} left out"
+    looks = record.get("looks") or []
+    if looks and looks[-1].get("R") is not None:
+        last = looks[-1]
+        words += f"; R so far {last['R']:.4f} ({last['lo']:.4f}–{last['hi']:.4f}) at {last['n']} blocks"
+    return words
