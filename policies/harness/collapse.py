@@ -106,8 +106,8 @@ def watch(state: CollapseState, rule: CollapseRule, now_s: float, events: float)
         return replace(state, low_since_s=None), None
     low_since_s = state.low_since_s
     if low_since_s is None:
-        # a stretch that is low when it is first seen has been so from its start
-        low_since_s = state.started_s if now_s - state.started_s <= recent_s else now_s
+        # it fell low after the tick before, or from the start on
+        low_since_s = recent[-2][0] if len(recent) > 1 else state.started_s
         state = replace(state, low_since_s=low_since_s)
     lasted_s = now_s - low_since_s
     if lasted_s < rule.length_s:
