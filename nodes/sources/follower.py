@@ -208,6 +208,14 @@ class Follower:
             return because_denied(file.path, self._owner_home)
         except OSError as error:
             return because_failed(f"{file.path}: {error.strerror}")
+        back = next((reader for reader, _ in self._old if reader.key == fresh.key), None)
+        if back is not None and old is not None:
+            # a link that was set back, or a name: this file is still in hand
+            fresh.close()
+            back.path = file.path
+            self._old = [(old, now_s + LINGER_S), *((kept, until) for kept, until in self._old if kept is not back)]
+            self._now, self._real_path = back, os.path.realpath(file.path)
+            return None
         info = os.fstat(fresh.fd)
         if not stat.S_ISREG(info.st_mode):
             fresh.close()
