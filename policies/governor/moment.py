@@ -76,14 +76,14 @@ def look(state: GovernorState, inputs: Inputs, now_s: float) -> Moment:
     take_back: TakeBack | None = None
     harm = False
     if state.name in ("running", "unreadable"):
-        unreadable = tuple(rule.rule for rule in inputs.holding if not rule.readable or rule.short_rate is None)
+        unreadable = tuple([rule.rule for rule in inputs.holding if not rule.readable or rule.short_rate is None])
     if state.name == "running":
         take_back, harm = _short_window(state, inputs)
     return Moment(state, inputs, now_s, nothing_holds, ceiling, unreadable, take_back, harm)
 
 
 def _short_window(state: GovernorState, inputs: Inputs) -> tuple[TakeBack | None, bool]:
-    """The take-back cause with the largest pressure, and whether any rule is at its target."""
+    """The take-back cause with the largest pressure, and whether any rule shows too much harm for growth."""
     found: TakeBack | None = None
     found_pressure, harm = 0.0, False
     for rule in inputs.holding:
@@ -91,7 +91,7 @@ def _short_window(state: GovernorState, inputs: Inputs) -> tuple[TakeBack | None
         if baseline is None or rate is None or not rule.readable:
             continue
         pressure = pressure_of(rate, baseline.rate, rule.max_slowdown)
-        harm = harm or pressure >= numbers.HALVE_PRESSURE
+        harm = harm or pressure >= numbers.GROW_BELOW_PRESSURE
         # With a target of over 25 % a collapse shows at a pressure under two.
         collapsed = rate < numbers.COLLAPSE * baseline.rate
         if (collapsed or pressure > numbers.TAKE_BACK_PRESSURE) and pressure > found_pressure:

@@ -76,8 +76,11 @@ class Holding:
 
     def __post_init__(self) -> None:
         _check_share("certified_duty", self.certified_duty)
-        for name in ("short_rate", "minute_rate", "baseline_rate", "median_step_s", "certified_off_rate"):
-            _check_rate(name, getattr(self, name))
+        _check_rate("short_rate", self.short_rate)
+        _check_rate("minute_rate", self.minute_rate)
+        _check_rate("baseline_rate", self.baseline_rate)
+        _check_rate("median_step_s", self.median_step_s)
+        _check_rate("certified_off_rate", self.certified_off_rate)
         if not 0.0 < self.max_slowdown <= 1.0:
             raise ValueError(f"max_slowdown must be in (0, 1], not {self.max_slowdown!r}")
 
@@ -136,7 +139,8 @@ class GovernorState:
         minute_s: start of the minute being judged.
         ticks: ticks that came in time in that minute, or in that measurement of a baseline.
         last_tick_s: when the last tick came.
-        harm_s: when harm at the target was last seen, or the budget last fell; no growth within a minute of it.
+        harm_s: when a tick last showed harm of half the target or more, or harm last made the budget fall. No growth
+            within a minute of it: of a clean minute every tick is clean, not only the mean.
         baselines: newest baseline by rule, also of rules that hold nothing now.
         pressures: pressure of the last whole minute by rule.
         again: why the baseline is being measured again, "" at the first try.
@@ -154,6 +158,23 @@ class GovernorState:
     baselines: tuple[Baseline, ...] = ()
     pressures: tuple[tuple[str, float | None], ...] = ()
     again: str = ""
+
+    def at_tick(self, last_tick_s: float, ticks: int, barred_until_s: float) -> GovernorState:
+        """This state with its tick counted. Spelled out: it runs each tick, and ``dataclasses.replace`` is slow."""
+        return GovernorState(
+            name=self.name,
+            since_s=self.since_s,
+            budget=self.budget,
+            resume=self.resume,
+            barred_until_s=barred_until_s,
+            minute_s=self.minute_s,
+            ticks=ticks,
+            last_tick_s=last_tick_s,
+            harm_s=self.harm_s,
+            baselines=self.baselines,
+            pressures=self.pressures,
+            again=self.again,
+        )
 
     def baseline_of(self, rule: str) -> Baseline | None:
         for baseline in self.baselines:

@@ -39,7 +39,8 @@ def step(state: GovernorState, inputs: Inputs, now_s: float) -> tuple[GovernorSt
         after, entries = (noted, ()) if row.target == noted.name else enter(moment, row)
         return after, _outputs(after, moment, entries)
     after, entries = _own_work(moment)
-    moment = replace(moment, state=after)
+    if after is not noted:
+        moment = replace(moment, state=after)
     row = _taken(moment, routine=True)
     if row is not None:
         after, more = enter(moment, row)
@@ -72,12 +73,12 @@ def _note(state: GovernorState, inputs: Inputs, now_s: float) -> GovernorState:
     if not in_time and barred_until_s == state.barred_until_s:
         return state
     last_tick_s, ticks = (now_s, state.ticks + 1) if in_time else (state.last_tick_s, state.ticks)
-    return replace(state, last_tick_s=last_tick_s, ticks=ticks, barred_until_s=barred_until_s)
+    return state.at_tick(last_tick_s, ticks, barred_until_s)
 
 
 def _taken(moment: Moment, *, routine: bool) -> Transition | None:
-    for row in rows_from(moment.state.name):
-        if row.routine == routine and CAUSES[row.cause].holds(moment):
+    for row in rows_from(moment.state.name, routine=routine):
+        if CAUSES[row.cause].holds(moment):
             return row
     return None
 

@@ -64,9 +64,14 @@ BUDGETS: Final[dict[StateName, str]] = {
 }
 
 
-_ROWS: Final = {state: tuple(row for row in TRANSITIONS if row.source in ("any", state)) for state in STATES}
+def _rows(state: StateName, routine: bool) -> tuple[Transition, ...]:
+    return tuple(row for row in TRANSITIONS if row.source in ("any", state) and row.routine == routine)
 
 
-def rows_from(state: StateName) -> tuple[Transition, ...]:
+_URGENT: Final = {state: _rows(state, routine=False) for state in STATES}
+_ROUTINE: Final = {state: _rows(state, routine=True) for state in STATES}
+
+
+def rows_from(state: StateName, *, routine: bool = False) -> tuple[Transition, ...]:
     """The rows that are asked in a state, in their order. One that leads to the state itself means: stay."""
-    return _ROWS[state]
+    return (_ROUTINE if routine else _URGENT)[state]

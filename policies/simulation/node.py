@@ -89,6 +89,7 @@ def simulate(setup: Setup, hours: float, rng: random.Random) -> Iterator[Tick]:
     shares: dict[str, float] = {}
     waiting: set[str] = set()
     late = False
+    units = tuple(unit.unit for unit in fleet.units)
     for number in range(1, round(hours * 3600.0 / TICK_S) + 1):
         now_s = number * TICK_S
         used = {
@@ -102,11 +103,10 @@ def simulate(setup: Setup, hours: float, rng: random.Random) -> Iterator[Tick]:
         if late:
             yield Tick(now_s, total, harm, state, state.budget, ())
             continue
-        units = tuple(
-            unit.unit
-            for unit in fleet.units
-            if not judged or compliance.gets_duty(checked, unit.unit, unit.module, True, now_s)
-        )
+        if judged:
+            units = tuple(
+                unit.unit for unit in fleet.units if compliance.gets_duty(checked, unit.unit, unit.module, True, now_s)
+            )
         state, out = step(state, Inputs(holding=(_reading(setup, progress, now_s),), units=units), now_s)
         overruns: tuple[compliance.Entry, ...] = ()
         if judged:
@@ -129,7 +129,7 @@ def simulate(setup: Setup, hours: float, rng: random.Random) -> Iterator[Tick]:
 
 
 def _reading(setup: Setup, progress: _Progress, now_s: float) -> Holding:
-    readable = not any(from_s <= now_s < to_s for from_s, to_s in setup.blind)
+    readable = not setup.blind or not any(from_s <= now_s < to_s for from_s, to_s in setup.blind)
     return Holding(
         "program",
         setup.ceiling,

@@ -144,7 +144,7 @@ def test_no_growth_within_a_minute_of_any_harm(stretches: list[tuple[Inputs, int
         for rule in given_inputs.holding:
             baseline = before.baseline_of(rule.rule)
             known = before.name == "running" and baseline is not None and rule.short_rate is not None
-            if known and 1.0 - rule.short_rate / baseline.rate >= rule.max_slowdown:  # type: ignore[operator, union-attr]
+            if known and 1.0 - rule.short_rate / baseline.rate >= 0.5 * rule.max_slowdown:  # type: ignore[operator, union-attr]
                 harmful_s = now_s
         if any(entry.code in ("GPU_DUTY_HALVE", "GPU_DUTY_TAKE_BACK") for entry in out.entries):
             harmful_s = now_s

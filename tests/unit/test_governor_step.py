@@ -417,14 +417,15 @@ def test_a_clock_that_goes_back_is_no_time_passed(running: Node) -> None:
     assert state.last_tick_s == before.last_tick_s
 
 
-def test_harm_on_one_tick_keeps_the_minute_from_growing(running: Node) -> None:
+@pytest.mark.parametrize(("short_rate", "budget"), [(9.4, 0.2), (9.75, 0.2), (9.76, 0.25)])
+def test_harm_on_one_tick_keeps_the_minute_from_growing(running: Node, short_rate: float, budget: float) -> None:
     running.state = replace(running.state, budget=0.2)
     running.run(CLEAN, 30.0)
-    running.tick(at_rate(9.4))
+    running.tick(at_rate(short_rate, minute=10.0))
     running.run(CLEAN, 28.0)
-    assert running.out.budget == 0.2
+    assert running.out.budget == budget
     running.run(CLEAN, 60.0)
-    assert running.out.budget == 0.25
+    assert running.out.budget == pytest.approx(budget + 0.05)
 
 
 def test_a_new_agent_keeps_levels_baselines_and_the_bar(running: Node) -> None:
