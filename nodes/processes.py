@@ -275,8 +275,9 @@ class ProcessTable:
 
     def _adopt_orphans(self, gone: set[Identity]) -> None:
         needed: set[Identity] = set()
+        gone_pids = {pid for pid, _ in gone}
         for pid, entry in self._entries.items():
-            if entry.parent in gone:
+            if entry.info.ppid in gone_pids:
                 entry.info = replace(entry.info, ppid=self._living_ancestor(entry.parent) or self._ppid(pid))
             parent = entry.parent
             while parent is not None and parent not in needed:

@@ -1,0 +1,327 @@
+"""The process table over fake /proc trees and over the real one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nodes import processes
+from nodes.processes import CYCLE, YOUNG_S, ProcessTable
+
+WAIT_S = 60.0
+
+
+class FakeProc:
+    """A /proc of files. Every read of a process's stat file is counted through ``reads``."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.now_s = 0.0
+        self.last_pid = 0
+        self.table = ProcessTable(root, uptime_s=lambda: self.now_s)
+        self.add(1, 0, name="init")
+
+    def add(
+        self,
+        pid: int,
+        ppid: int,
+        *,
+        start: int = 100,
+        name: str = "prog",
+        exe: str | None = "/bin/prog",
+        argv: tuple[str, ...] = ("prog",),
+        uid: int = 1000,
+        state: str = "S",
+        threads: int = 1,
+        flags: int = 0,
+        cpu_ticks: int = 0,
+    ) -> None:
+        home = self.root / str(pid)
+        home.mkdir(exist_ok=True)
+        fields = [state, ppid, 0, 0, 0, -1, flags, 0, 0, 0, 0, cpu_ticks, 0, 0, 0, 20, 0, threads, 0, start]
+        (home / "stat").write_text(f"{pid} ({name}) {' '.join(str(field) for field in fields)} 0 0\n")
+        (home / "cmdline").write_bytes(b"".join(arg.encode() + b"\0" for arg in argv))
+        (home / "status").write_text(f"Name:\t{name}\nUid:\t{uid}\t0\t0\t0\n")
+        (home / "exe").unlink(missing_ok=True)
+        if exe is not None:
+            (home / "exe").symlink_to(exe)
+        self.last_pid = pid
+        (self.root / "loadavg").write_text(f"0.00 0.00 0.00 1/100 {self.last_pid}\n")
+
+    def end(self, pid: int) -> None:
+        shutil.rmtree(self.root / str(pid))
+
+    def tick(self, times: int = 1, seconds: float = 2.0) -> ProcessTable:
+        for _ in range(times):
+            self.now_s += seconds
+            self.table.refresh(self.now_s)
+        return self.table
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeProc:
+    return FakeProc(tmp_path)
+
+
+def test_facts_of_a_process(fake: FakeProc) -> None:
+    fake.add(10, 1, start=500, name="a) (b c", exe="/opt/x/run (deleted)", argv=("run", "--a b", ""), uid=7)
+    info = fake.tick().snapshot()[10]
+    assert (info.pid, info.ppid, info.start_ticks, info.name) == (10, 1, 500, "a) (b c")
+    assert info.exe == "/opt/x/run", "a program that was replaced while it runs is still that program"
+    assert info.argv is not None
+    assert info.argv[:2] == ("run", "--a b")
+    assert info.uid == 7
+    assert not info.kernel_thread
+
+
+def test_kernel_threads_are_flagged(fake: FakeProc) -> None:
+    fake.add(2, 0, name="kthreadd", exe=None, argv=(), flags=0x00200040)
+    info = fake.tick().snapshot()[2]
+    assert info.kernel_thread
+    assert info.argv == ()
+
+
+def test_unreadable_facts_are_none_and_a_snapshot_never_changes(fake: FakeProc) -> None:
+    fake.add(10, 1, exe=None)
+    (fake.root / "10" / "cmdline").unlink()
+    (fake.root / "10" / "status").unlink()
+    before = fake.tick().snapshot()
+    assert (before[10].exe, before[10].argv, before[10].uid) == (None, None, None)
+    fake.end(10)
+    fake.tick()
+    assert 10 in before
+    assert 10 not in fake.table.snapshot()
+
+
+def test_a_stat_that_cannot_be_understood_is_an_unknown_process(fake: FakeProc) -> None:
+    fake.add(10, 1)
+    (fake.root / "10" / "stat").write_text("10 nonsense")
+    info = fake.tick().snapshot()[10]
+    assert (info.start_ticks, info.ppid, info.name) == (None, None, None)
+
+
+def test_case_042_what_cannot_be_read_again_stays_what_it_was(fake: FakeProc) -> None:
+    fake.add(10, 1, start=500, exe="/opt/trainer/run")
+    known = fake.tick().snapshot()[10]
+    (fake.root / "10" / "stat").write_text("unreadable")
+    assert fake.tick(CYCLE + 5).snapshot()[10] == known
+    assert fake.table.vanished == ()
+
+
+def test_case_041_no_clock_can_change_who_a_process_is(fake: FakeProc, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake.add(10, 1, start=500)
+    known = fake.tick().snapshot()[10]
+    monkeypatch.setattr(time, "time", lambda: 4e9)
+    assert fake.tick(CYCLE + 5).snapshot()[10] == known
+    assert (fake.table.appeared, fake.table.vanished, fake.table.changed) == ((), (), ())
+
+
+def test_a_reused_pid_is_another_process_at_once(fake: FakeProc) -> None:
+    fake.add(10, 1, start=500, name="old")
+    fake.add(900, 1, start=600)
+    fake.tick(20)
+    fake.add(10, 1, start=70_000, name="new")  # the kernel's pids went round: 900 … 10
+    table = fake.tick()
+    assert table.snapshot()[10].name == "new"
+    assert [(info.pid, info.start_ticks) for info in table.vanished] == [(10, 500)]
+    assert [(info.pid, info.start_ticks) for info in table.appeared] == [(10, 70_000)]
+
+
+def test_a_pid_set_by_hand_is_noticed_within_a_cycle(fake: FakeProc) -> None:
+    for pid in range(10, 60):
+        fake.add(pid, 1, start=500, name="old")
+    fake.tick(20)
+    last = fake.last_pid
+    fake.add(30, 1, start=70_000, name="new")
+    (fake.root / "loadavg").write_text(f"0.00 0.00 0.00 1/100 {last}\n")
+    for _ in range(2 * CYCLE):
+        if fake.tick().snapshot()[30].name == "new":
+            break
+    assert fake.table.snapshot()[30].name == "new"
+
+
+def test_an_exec_of_a_young_process_is_seen_at_the_next_look(fake: FakeProc) -> None:
+    fake.add(10, 1, start=500, name="sh", exe="/bin/sh", argv=("sh", "run.sh"))
+    fake.tick()
+    fake.add(10, 1, start=500, name="trainer", exe="/opt/trainer/run", argv=("run",))
+    table = fake.tick()
+    assert table.snapshot()[10].exe == "/opt/trainer/run"
+    assert [info.pid for info in table.changed] == [10]
+
+
+def test_a_late_exec_with_the_same_name_is_seen_within_a_cycle(fake: FakeProc) -> None:
+    for pid in range(10, 60):
+        fake.add(pid, 1, start=500, name="python", argv=("python", "wrapper.py"))
+    fake.tick(int(YOUNG_S / 2) + 5)
+    fake.add(30, 1, start=500, name="python", argv=("python", "train.py"))
+    (fake.root / "loadavg").write_text("0.00 0.00 0.00 1/100 59\n")
+    for _ in range(2 * CYCLE):
+        if fake.tick().snapshot()[30].argv == ("python", "train.py"):
+            break
+    assert fake.table.snapshot()[30].argv == ("python", "train.py")
+
+
+def test_a_process_that_vanishes_midway_is_no_error(fake: FakeProc, monkeypatch: pytest.MonkeyPatch) -> None:
+    for pid in range(10, 20):
+        fake.add(pid, 1)
+    real, calls = processes.os.open, []
+
+    def open_and_end(path: str, flags: int) -> int:
+        calls.append(path)
+        if len(calls) == 7:
+            for pid in range(12, 18):
+                (fake.root / str(pid)).rename(fake.root / f"gone-{pid}")
+        return real(path, flags)
+
+    monkeypatch.setattr(processes.os, "open", open_and_end)
+    fake.tick()
+    monkeypatch.undo()
+    assert set(fake.tick(3).snapshot()) == {1, 10, 11, 18, 19}
+
+
+def test_a_zombie_is_no_process_unless_threads_of_it_run(fake: FakeProc) -> None:
+    fake.add(10, 1, state="Z", threads=1)
+    fake.add(11, 1, state="Z", threads=4)
+    assert set(fake.tick().snapshot()) == {1, 11}
+    fake.add(11, 1, state="Z", threads=1)
+    assert set(fake.tick().snapshot()) == {1}
+
+
+def test_trees_hold_only_those_that_started_after_their_parent(fake: FakeProc) -> None:
+    fake.add(10, 1, start=500)
+    fake.add(11, 10, start=600)
+    fake.add(12, 11, start=600)
+    fake.add(13, 10, start=400)  # was there before: its parent's pid was another's then
+    table = fake.tick()
+    assert [info.pid for info in table.tree(10, 500)] == [10, 11, 12]
+    assert [info.pid for info in table.children(10)] == [11]
+    assert table.tree(10, 499) == ()
+
+
+def test_a_descendant_stays_one_when_its_parent_dies(fake: FakeProc) -> None:
+    fake.add(10, 1, start=500)
+    fake.add(11, 10, start=600)
+    fake.add(12, 11, start=700)
+    fake.tick()
+    fake.end(11)
+    fake.add(12, 1, start=700)  # the kernel gives it to init
+    table = fake.tick(3)
+    assert table.snapshot()[12].ppid == 10
+    assert [info.pid for info in table.tree(10, 500)] == [10, 12]
+    assert [info.pid for info in table.tree(11, 600)] == [12]
+    fake.end(10)
+    table = fake.tick(3)
+    assert [info.pid for info in table.tree(10, 500)] == [12], "what is left of it is told when the root died too"
+    assert table.snapshot()[12].ppid == 1
+
+
+def test_only_what_may_have_changed_is_read(fake: FakeProc, monkeypatch: pytest.MonkeyPatch) -> None:
+    for pid in range(10, 310):
+        fake.add(pid, 1)
+    fake.tick(int(YOUNG_S / 2) + 2)
+    real, opened = processes.os.open, []
+    monkeypatch.setattr(processes.os, "open", lambda path, flags: opened.append(path) or real(path, flags))
+    fake.tick()
+    assert len(opened) <= 2 * (302 // CYCLE + 2)
+    opened.clear()
+    fake.tick(CYCLE)
+    assert {path for path in opened if path.endswith("/stat")} == {
+        f"{fake.root}/{pid}/stat" for pid in (1, *range(10, 310))
+    }
+
+
+def test_cpu_time_and_cores(fake: FakeProc) -> None:
+    hz = os.sysconf("SC_CLK_TCK")
+    fake.now_s = 10_000.0
+    fake.add(10, 1, start=500, cpu_ticks=100 * hz)
+    fake.add(11, 1, start=600, cpu_ticks=3 * hz)
+    table = fake.tick()
+    assert table.cpu_seconds([10, 11]) == pytest.approx(103.0)
+    assert table.cpu_seconds([10, 99]) is None
+    assert table.cpu_cores_used([10, 11], fake.now_s) is None, "the first reading has nothing to compare with"
+    fake.add(10, 1, start=500, cpu_ticks=101 * hz)
+    fake.tick()
+    assert table.cpu_cores_used([10, 11], fake.now_s) == pytest.approx(0.5)
+    assert table.cpu_cores_used([10], fake.now_s) == pytest.approx(0.5), "asked again at once: the same answer"
+    # a child that was just born counts with its whole life
+    fake.now_s += 2.0
+    fake.add(12, 10, start=int((fake.now_s - 1.0) * hz), cpu_ticks=hz // 2)
+    fake.table.refresh(fake.now_s)
+    assert table.cpu_cores_used([11, 12], fake.now_s) == pytest.approx(0.5)
+    # another process under a known pid is not the one that was asked about
+    fake.add(11, 1, start=90_000, cpu_ticks=hz)
+    assert table.cpu_seconds([11]) is None
+
+
+def until(table: ProcessTable, holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not holds():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        table.refresh(time.monotonic())
+        time.sleep(0.02)
+
+
+def test_real_processes_their_exec_and_their_end() -> None:
+    table = ProcessTable()
+    table.refresh(time.monotonic())
+    assert table.snapshot()[os.getpid()].argv is not None
+    child = subprocess.Popen(
+        ["/bin/sh", "-c", "read line; exec sleep 300"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+    )
+    try:
+        until(table, lambda: child.pid in table.snapshot())
+        first = table.snapshot()[child.pid]
+        assert first.ppid == os.getpid()
+        assert first.uid == os.getuid()
+        until(table, lambda: (table.snapshot()[child.pid].argv or ("",))[0].endswith("sh"))
+        assert child.stdin is not None
+        child.stdin.write(b"go\n")
+        child.stdin.flush()
+        until(table, lambda: table.snapshot()[child.pid].argv == ("sleep", "300"))
+        assert table.snapshot()[child.pid].start_ticks == first.start_ticks
+        assert any(info.pid == child.pid for info in table.children(os.getpid()))
+    finally:
+        child.kill()
+        child.wait()
+    until(table, lambda: child.pid not in table.snapshot())
+
+
+def test_real_descendants_survive_their_parent_in_the_tree() -> None:
+    script = (
+        "import subprocess, sys, time\n"
+        "p = subprocess.Popen([sys.executable, '-c', "
+        "\"import subprocess; print(subprocess.Popen(['sleep', '300']).pid, flush=True); input()\"],"
+        " stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
+        "print(p.stdout.readline().decode().strip(), p.pid, flush=True)\n"
+        "input()\n"
+        "p.kill(); p.wait(); print('gone', flush=True)\n"
+        "input()\n"
+    )
+    root = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert root.stdin is not None
+    assert root.stdout is not None
+    leaf = 0
+    try:
+        leaf, middle = map(int, root.stdout.readline().split())
+        table = ProcessTable()
+        until(table, lambda: {root.pid, leaf, middle} <= table.snapshot().keys())
+        start = table.snapshot()[root.pid].start_ticks
+        assert start is not None
+        root.stdin.write(b"\n")
+        root.stdin.flush()
+        assert root.stdout.readline() == b"gone\n"
+        until(table, lambda: middle not in table.snapshot())
+        assert {root.pid, leaf} <= {info.pid for info in table.tree(root.pid, start)}
+        assert table.snapshot()[leaf].ppid == root.pid
+    finally:
+        root.kill()
+        root.wait()
+        if leaf:
+            os.kill(leaf, 9)
