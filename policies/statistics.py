@@ -24,6 +24,7 @@ from scipy import special
 
 from policies.harness.verdict import (
     INCONCLUSIVE,
+    K50_LIMIT,
     PASS,
     REFUSED,
     SLOWDOWN,
@@ -78,7 +79,6 @@ LOOK_P: tuple[tuple[int, float], ...] = (
     (160, 0.0057),
     (200, 0.0052),
 )
-K50_LIMIT = 400  # "how many more" looks no further than this many blocks
 K80_LIMIT = 160
 Z80 = 0.84  # 80 % normal quantile, as the planning formulas have it
 ANALYSE_MORE_LIMIT = 1000

@@ -1,23 +1,19 @@
-"""What the harness says in words: planned hours, when it will likely be done, how many more blocks, the verdict.
+"""What the harness says in words: planned hours, how many more blocks, the refusal, the verdict.
 
-Source: ``harness.md`` ("A run", "The report") and ``harness-statistics.md``, section 5. No verdict comes from here.
+Source: ``harness.md`` ("A run", "The report") and ``harness-statistics.md``, section 5. No verdict comes from here, and no
+number that a ``Decision`` does not hold: so the agent may use it.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Sequence
 
 from policies.harness.schedule import longest_s, most_blocks, run_looks
 from policies.harness.spec import LOOK_STEP, RunSpec
-from policies.harness.verdict import INCONCLUSIVE, PASS, REFUSED, SLOWDOWN, Decision
-from policies.statistics import K50_LIMIT, Block, fit, likely_done_by, log_ratios
+from policies.harness.verdict import INCONCLUSIVE, K50_LIMIT, PASS, REFUSED, SLOWDOWN, Decision
 
 __all__ = [
-    "PLAN_AFTER",
     "duration_words",
-    "likely_done_words",
     "longest_hours",
     "more_words",
     "plan_words",
@@ -26,8 +22,6 @@ __all__ = [
     "refusal_words",
     "verdict_sentence",
 ]
-
-PLAN_AFTER = 4  # counted blocks after which a first guess of the end is given
 
 
 def planned_blocks(spec: RunSpec) -> int:
@@ -72,34 +66,6 @@ def plan_words(spec: RunSpec) -> str:
         f"at most {most_blocks(spec)} blocks or {duration_words(longest_s(spec))}"
     )
     return text
-
-
-def likely_done_words(spec: RunSpec, blocks: Sequence[Block]) -> str | None:
-    """When a run without harm is likely done, from its counted blocks so far; None: nothing can be said yet.
-
-    First after block 4 from the plain sd, after the first look from the residual sd. Nine of ten such runs at a low
-    noise keep it, fewer at a high one.
-    """
-    d, o, _, _ = log_ratios(blocks)
-    n = len(d)
-    if spec.kind == "null" or n < PLAN_AFTER:
-        return None
-    first = spec.first_look
-    if n < first:
-        s, df = statistics.stdev(d[:PLAN_AFTER]), PLAN_AFTER - 1
-        seen = PLAN_AFTER
-    else:
-        fitted = fit(d[:first], o[:first])
-        if fitted is None:
-            return None
-        s, df, seen = fitted.s, first - 2, first
-    total = likely_done_by(s, df, seen, spec.margin, spec.n_max, first)
-    noise = f"blocks differ by {100 * s:.1f} % so far"
-    if total is None:
-        return f"may not be decided within {spec.n_max} blocks ({noise})"
-    if total <= n:
-        return None
-    return f"likely done by block {total}, in about {duration_words((total - n) * spec.block_s)} ({noise})"
 
 
 def more_words(decision: Decision) -> str:

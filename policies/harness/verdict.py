@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 __all__ = [
     "INCONCLUSIVE",
+    "K50_LIMIT",
     "PASS",
     "REFUSED",
     "SLOWDOWN",
@@ -42,6 +43,7 @@ SLOWDOWN: Verdict = "slowdown"
 INCONCLUSIVE: Verdict = "inconclusive"
 REFUSED: Verdict = "refused"
 
+K50_LIMIT = 400  # "how many more" looks no further than this many blocks
 # No real program repeats its rate to a billionth: an sd of d this small comes from quantised counts.
 ZERO_SD = 1e-9
 

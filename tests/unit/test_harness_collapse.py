@@ -91,13 +91,13 @@ def test_without_a_rate_to_hold_it_to_nothing_is_a_collapse(reference: float | N
 
 
 @given(st.lists(st.floats(5.5, 20.0), min_size=180, max_size=180))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_a_rate_over_half_at_every_tick_never_collapses(rates: list[float]) -> None:
     assert first_collapse(lambda t: rates[int(t / 2.0) - 1], step_s=0.1) is None
 
 
 @given(st.floats(0.0, 4.5), st.sampled_from([0.1, 1.0, 6.0, 20.0]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_a_rate_under_half_from_the_start_is_always_seen(rate: float, step_s: float) -> None:
     at = first_collapse(lambda _t: rate, step_s=step_s)
     length = collapse_length_s(300.0, step_s)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 from harness_rows import block, window
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.harness.dose import certified_duty, dose_problem, judge_dose
@@ -76,12 +76,14 @@ def test_an_unknown_share_certifies_nothing() -> None:
     assert certified_duty([block(1).model_copy(update={"on": None})], 0.3) is None
 
 
+@settings(max_examples=30, deadline=None)
 @given(st.integers(1, 100), st.integers(1, 40))
 def test_a_duty_held_exactly_is_certified_exactly(hundredths: int, count: int) -> None:
     duty = hundredths / 100
     assert certified_duty(rows(*[duty] * count), duty) == duty
 
 
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.floats(0.0, 1.5), min_size=1, max_size=20), st.one_of(st.none(), st.floats(0.01, 1.0)))
 def test_never_more_than_asked_metered_or_one(shares: list[float], duty: float | None) -> None:
     certified = certified_duty(rows(*shares), duty)

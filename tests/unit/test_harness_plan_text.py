@@ -7,9 +7,9 @@ import math
 import pytest
 from harness_rows import spec
 
+from policies.harness.likely_done import likely_done_words
 from policies.harness.plan_text import (
     duration_words,
-    likely_done_words,
     longest_hours,
     more_words,
     plan_words,

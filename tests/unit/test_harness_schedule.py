@@ -194,7 +194,7 @@ kinds = st.sampled_from(["counted", "phase", "no_dose", "cut"])
 
 
 @given(st.lists(kinds, max_size=60), st.sampled_from([1.6, 2.0, 4.0, 8.0]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_any_undecided_run_ends_and_is_judged_at_looks_only(happen: list[str], max_hours: float) -> None:
     """Whatever befalls the blocks, the run ends within its cap, with every look judged once and in order."""
     this, rows, judged = spec(max_hours=max_hours), [], {}
