@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -41,14 +41,15 @@ def stay_up(settings: Settings, node: str, *, kind: Kind) -> OperationResult:
     if not lock.take():
         return _looked_after(settings, node)
     log = UpLog.at(settings.home, node, kind, own_id())
-    stopping = threading.Event()
+    stopping = Stopping()
+    owned: list[str] = []
     try:
-        with _signals(stopping), _view() as (say, shown):
+        with stopping.on_signals(), _view() as (say, shown), stopping.unwinding():
             say(f"cotenant {'up' if kind == 'up' else 'node run'}: node {node}, home {settings.home}")
             pieces = node_pieces(settings, node, with_server=kind == "up", say=say)
 
             def changed() -> None:
-                log.pieces = {s.piece.name: who for s in supervisor.states if s.owned and (who := s.piece.identity)}
+                log.pieces = owned[:] = [state.piece.name for state in supervisor.states if state.owned]
                 log.write()
                 shown(supervisor.states)
 
@@ -63,17 +64,18 @@ def stay_up(settings: Settings, node: str, *, kind: Kind) -> OperationResult:
             )
             log.write()
             try:
-                supervisor.start(stopping.is_set)
-                if not stopping.is_set():
-                    log.ready = True
-                    changed()
-                    say(f"all is up; stop it with Ctrl-C{' or: cotenant down' + _ui(settings) if kind == 'up' else ''}")
-                while not stopping.wait(settings.supervise_every_s):
+                supervisor.start()
+                log.ready = True
+                changed()
+                say(f"all is up; stop it with Ctrl-C{' or: cotenant down' + _ui(settings) if kind == 'up' else ''}")
+                while True:
+                    time.sleep(settings.supervise_every_s)
                     supervisor.look()
             finally:
+                stopping.not_again()
                 say("stopping what was started here")
                 supervisor.stop()
-        return OperationResult({"node": node, "stopped": [s.piece.name for s in supervisor.states if s.owned]})
+        return OperationResult({"node": node, "stopped": owned})
     finally:
         log.remove()
         lock.release()
@@ -101,19 +103,43 @@ def _looked_after(settings: Settings, node: str) -> OperationResult:
     )
 
 
-@contextmanager
-def _signals(stopping: threading.Event) -> Iterator[None]:
-    """SIGINT and SIGTERM ask to stop; both may come again without cutting the stop short."""
+class Stopping:
+    """SIGINT, SIGTERM and SIGHUP end what is going on, in the middle of a long start too; the stopping itself is not cut
+    short by another one."""
 
-    def asked(_signal: int, _frame: FrameType | None) -> None:
-        stopping.set()
+    class _Asked(BaseException):
+        """Unwinds to ``unwinding``. Not an ``Exception``: nothing on the way may take it for a failed piece."""
 
-    before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    def __init__(self) -> None:
+        self._unwinds = False
+
+    @contextmanager
+    def unwinding(self) -> Iterator[None]:
+        self._unwinds = True
+        try:
+            yield
+        except Stopping._Asked:
+            pass
+        finally:
+            self._unwinds = False
+
+    def not_again(self) -> None:
+        """From here on the stopping runs to its end."""
+        self._unwinds = False
+
+    @contextmanager
+    def on_signals(self) -> Iterator[None]:
+        def asked(_signal: int, _frame: FrameType | None) -> None:
+            if self._unwinds:
+                self._unwinds = False
+                raise Stopping._Asked
+
+        before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 @contextmanager

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from cotenant.cli.agents import Agent
 from cotenant.cli.failures import Unreachable
 from cotenant.cli.signals import end
+from cotenant.cli.uplog import note_of
 from nodes.identity import ProcessId, identify
 from policies.refusal import Refused
 
@@ -39,94 +40,99 @@ def log_tail(path: Path, lines: int = LOG_TAIL_LINES) -> str:
         return ""
 
 
-class AgentPiece:
-    """`python -m nodes.agent` as a child in its own session, so that Ctrl-C reaches `up` alone, which stops in order."""
+class BackgroundPiece:
+    """What the three have in common: a background process with a note of its identity."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def _process(self) -> Background:
+        raise NotImplementedError
+
+    @property
+    def identity(self) -> ProcessId | None:
+        return self._process().identity()
+
+    @property
+    def detail(self) -> str:
+        who = self.identity
+        return f"pid {who.pid}" if who is not None else ""
+
+    def use(self) -> None:
+        """Nothing to prepare."""
+
+    def died(self) -> str | None:
+        process = self._process()
+        if process.is_alive():
+            return None
+        code = process.popen.poll() if process.popen is not None else None
+        return "it is gone" if code is None else _ending(code)
+
+    def stop(self) -> None:
+        process = self._process()
+        child = process.popen
+        # Interrupted between its start and its note: nobody else knows of it.
+        if child is not None and child.poll() is None and process.identity() is None and (who := identify(child.pid)):
+            end(who, self._settings.stop_s)
+        process.stop(self._settings.stop_s)
+
+
+class AgentPiece(BackgroundPiece):
+    """`python -m nodes.agent`."""
 
     name = "agent"
 
     def __init__(self, settings: Settings, node: str) -> None:
-        self._settings = settings
+        from cotenant.fleet.process import Background
+
+        super().__init__(settings)
         self._agent = Agent(settings, node)
-        self._log = settings.logs / f"agent-{node}.log"
-        self._process: subprocess.Popen[bytes] | None = None
-        self._identity: ProcessId | None = None
+        self._background = Background(note_of(settings.home, node, "agent"), settings.logs / f"agent-{node}.log")
 
-    @property
-    def identity(self) -> ProcessId | None:
-        return self._identity
-
-    @property
-    def detail(self) -> str:
-        return f"pid {self._identity.pid}" if self._identity else f"node {self._agent.node}"
+    def _process(self) -> Background:
+        return self._background
 
     def is_running(self) -> bool:
         return self._agent.is_running()
 
     def start(self) -> None:
-        self._log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         home, node = str(self._settings.home), self._agent.node
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "nodes.agent", "--home", home, "--node", node],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                # A shell's `&` leaves SIGINT ignored in what it starts, and children inherit that.
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-            )
-        self._identity = identify(self._process.pid)
+        command = [sys.executable, "-m", "nodes.agent", "--home", home, "--node", node]
+        self._background.start(command, os.environ | {"COTENANT_HOME": home}, cwd=ROOT)
         until = time.monotonic() + self._settings.agent_start_s
         while not self._agent.is_running():
-            if (code := self._process.poll()) is not None:
-                raise self._refused(f"its process ended with {_ending(code)}")
+            if (why := self.died()) is not None:
+                raise self._refused(f"its process ended with {why}")
             if time.monotonic() >= until:
-                self.stop()
                 raise self._refused(f"it did not answer within {self._settings.agent_start_s:g} s")
             time.sleep(0.1)
 
-    def use(self) -> None:
-        pass
-
-    def died(self) -> str | None:
-        if self._process is None:
-            return None
-        code = self._process.poll()
-        return None if code is None else _ending(code)
-
-    def stop(self) -> None:
-        if self._process is None or self._process.poll() is not None:
-            return
-        if self._identity is not None:
-            end(self._identity, self._settings.stop_s)
-        self._process.wait(timeout=5.0)
-
     def _refused(self, why: str) -> Refused:
-        said = log_tail(self._log)
+        said = log_tail(self._background.log)
         return Refused(
             "AGENT_NOT_STARTED",
             f"agent of node {self._agent.node}",
             why + (f"; it said:\n{said}" if said else ""),
-            f"see {self._log}",
+            f"see {self._background.log}",
         )
 
 
-class ServerPiece:
+class ServerPiece(BackgroundPiece):
     """The embedded Prefect server, with pool and deployments: a server without them takes no run."""
 
     name = "server"
 
-    def __init__(self, settings: Settings, node: str, say: Callable[[str], None]) -> None:
+    def __init__(self, settings: Settings, say: Callable[[str], None]) -> None:
         from cotenant.fleet import PrefectServer
 
-        self._settings, self._node, self._say = settings, node, say
+        super().__init__(settings)
+        self._say = say
         # The port that it took before stays its own, so that links into the UI stay good.
         port = settings.server_port if PrefectServer(settings.home).url is None else None
         self._server = PrefectServer(settings.home, port)
 
-    @property
-    def identity(self) -> ProcessId | None:
-        return self._server.process.identity()
+    def _process(self) -> Background:
+        return self._server.process
 
     @property
     def detail(self) -> str:
@@ -147,25 +153,20 @@ class ServerPiece:
         if fleet.deploy(url, ROOT, self._settings.home):
             self._say("server: flows deployed")
 
-    def died(self) -> str | None:
-        return _gone(self._server.process)
 
-    def stop(self) -> None:
-        self._server.process.stop(self._settings.stop_s)
-
-
-class WorkerPiece:
+class WorkerPiece(BackgroundPiece):
     """The node's Prefect worker."""
 
     name = "worker"
 
     def __init__(self, settings: Settings, node: str) -> None:
-        self._settings, self._node = settings, node
-        self._worker: WorkerProcess | None = None
+        super().__init__(settings)
+        self._node = node
+        self._made: WorkerProcess | None = None
 
-    def _process(self) -> WorkerProcess:
+    def _worker(self) -> WorkerProcess:
         # Made late: a server that starts now chooses its address only then.
-        if self._worker is None:
+        if self._made is None:
             from cotenant.fleet import WorkerProcess
 
             url = self._settings.api_url
@@ -176,33 +177,21 @@ class WorkerPiece:
                     "there is none in this home and COTENANT_PREFECT_API_URL names no other",
                     "cotenant up",
                 )
-            self._worker = WorkerProcess(self._settings.home, self._node, url, ROOT)
-        return self._worker
+            self._made = WorkerProcess(self._settings.home, self._node, url, ROOT)
+        return self._made
 
-    @property
-    def identity(self) -> ProcessId | None:
-        return self._worker.process.identity() if self._worker is not None else None
+    def _process(self) -> Background:
+        return self._worker().process
 
     @property
     def detail(self) -> str:
-        who = self.identity
-        return f"node {self._node}, pid {who.pid}" if who is not None else f"node {self._node}"
+        return super().detail if self._made is not None else ""
 
     def is_running(self) -> bool:
-        return self._process().is_running()
+        return self._worker().is_running()
 
     def start(self) -> None:
-        self._process().start(self._settings.worker_start_s)
-
-    def use(self) -> None:
-        pass
-
-    def died(self) -> str | None:
-        return _gone(self._process().process)
-
-    def stop(self) -> None:
-        if self._worker is not None:
-            self._worker.process.stop(self._settings.stop_s)
+        self._worker().start(self._settings.worker_start_s)
 
 
 def node_pieces(settings: Settings, node: str, *, with_server: bool, say: Callable[[str], None]) -> list[Piece]:
@@ -212,16 +201,9 @@ def node_pieces(settings: Settings, node: str, *, with_server: bool, say: Callab
     """
     pieces: list[Piece] = [AgentPiece(settings, node)]
     if with_server and settings.prefect_api_url is None:
-        pieces.append(ServerPiece(settings, node, say))
+        pieces.append(ServerPiece(settings, say))
     pieces.append(WorkerPiece(settings, node))
     return pieces
-
-
-def _gone(process: Background) -> str | None:
-    if process.is_alive():
-        return None
-    code = process.popen.poll() if process.popen is not None else None
-    return _ending(code) if code is not None else "it is gone"
 
 
 def _ending(code: int) -> str:

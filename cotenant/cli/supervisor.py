@@ -83,11 +83,9 @@ class Supervisor:
         self._base_s, self._max_s, self._steady_s = restart_base_s, restart_max_s, steady_s
         self._clock = clock
 
-    def start(self, stopping: Callable[[], bool] = lambda: False) -> None:
+    def start(self) -> None:
         """Start what does not run yet, in order. A piece that cannot start raises; what was started stays ours to stop."""
         for state in self.states:
-            if stopping():
-                return
             if state.piece.is_running():
                 self._set(state, "runs already")
                 self._say(f"{state.piece.name}: runs already ({state.piece.detail}); it stays when this ends")
@@ -125,9 +123,9 @@ class Supervisor:
             self._say(f"{state.piece.name}: stopped")
 
     def _begin(self, state: PieceState) -> None:
+        state.owned = True  # said and noted before it starts, so that whatever interrupts the start leaves it ours
         self._set(state, "starting")
         self._say(f"{state.piece.name}: starting")
-        state.owned = True
         state.piece.start()
         self._set(state, "running")
         self._say(f"{state.piece.name}: running ({state.piece.detail})")

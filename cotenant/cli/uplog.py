@@ -1,6 +1,6 @@
 """What `up` started, on disk, with identities: so that `down` stops that and nothing else.
 
-``COTENANT_HOME/run/up-<node>.json`` holds the supervisor's identity and each piece's. A lock beside it, held as long as
+``COTENANT_HOME/run/up-<node>.json`` holds the supervisor's identity and what it started. A lock beside it, held as long as
 the supervisor lives, keeps a second one away from the same node.
 """
 
@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from nodes.client import node_dir
 from nodes.identity import ProcessId, liveness
 
-__all__ = ["STOP_ORDER", "NodeLock", "UpLog", "noted", "read_all"]
+__all__ = ["STOP_ORDER", "NodeLock", "UpLog", "note_of", "noted", "read_all"]
 
 # The worker first, since it drives the agent; the server last, since the worker reports to it to the end.
 STOP_ORDER = ("worker", "agent", "server")
@@ -25,13 +26,17 @@ Kind = Literal["up", "node"]
 
 @dataclass(slots=True)
 class UpLog:
-    """The record of one supervisor. ``ready`` is False until every piece answered once."""
+    """The record of one supervisor.
+
+    ``pieces`` names what it started, before it is started, so that nothing is forgotten by a supervisor that is killed in
+    the middle; who they are stands in the notes that each background process has. ``ready``: every piece answered once.
+    """
 
     path: Path
     node: str
     kind: Kind
     supervisor: ProcessId
-    pieces: dict[str, ProcessId] = field(default_factory=dict)
+    pieces: list[str] = field(default_factory=list)
     ready: bool = False
 
     @classmethod
@@ -46,7 +51,7 @@ class UpLog:
             "node": self.node,
             "kind": self.kind,
             "supervisor": self.supervisor.as_dict(),
-            "pieces": {name: who.as_dict() for name, who in self.pieces.items()},
+            "pieces": self.pieces,
             "ready": self.ready,
         }
         unfinished = self.path.with_suffix(".part")
@@ -64,8 +69,9 @@ class UpLog:
     @property
     def living(self) -> dict[str, ProcessId]:
         """Pieces that still live, in the order in which they are to be stopped."""
-        ordered = [*STOP_ORDER, *(name for name in self.pieces if name not in STOP_ORDER)]
-        return {n: self.pieces[n] for n in ordered if n in self.pieces and liveness(self.pieces[n]) != "gone"}
+        home = self.path.parents[1]
+        found = {name: noted(note_of(home, self.node, name)) for name in STOP_ORDER if name in self.pieces}
+        return {name: who for name, who in found.items() if who is not None and liveness(who) != "gone"}
 
 
 def read_all(home: Path) -> list[UpLog]:
@@ -80,13 +86,18 @@ def read_all(home: Path) -> list[UpLog]:
                     str(raw["node"]),
                     raw["kind"],
                     ProcessId.from_dict(raw["supervisor"]),
-                    {str(name): ProcessId.from_dict(who) for name, who in raw["pieces"].items()},
+                    [name for name in STOP_ORDER if name in raw["pieces"]],
                     bool(raw["ready"]),
                 )
             )
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return found
+
+
+def note_of(home: Path, node: str, piece: str) -> Path:
+    """Where a piece's identity is kept, whoever started it."""
+    return home / "prefect" / "server.pid.json" if piece == "server" else node_dir(home, node) / f"{piece}.pid.json"
 
 
 def noted(path: Path) -> ProcessId | None:

@@ -27,7 +27,14 @@ def plan_of(spec: dict[str, Any], **changes: Any) -> dict[str, Any]:
         "spec": checked.model_dump(),
         "rule": {"id": "trainer"},
         "processes": [{"pid": 4711, "exe": "/usr/bin/python3", "argv": ["python3", "[bold]train.py[/bold]"]}],
-        "source": {"kind": "jsonl", "path": "/runs/events.jsonl", "state": "read", "rate": 26.1, "timed": False, "timed_why": ""},
+        "source": {
+            "kind": "jsonl",
+            "path": "/runs/events.jsonl",
+            "state": "read",
+            "rate": 26.1,
+            "timed": False,
+            "timed_why": "",
+        },
         "work": [{"module": "dev.x.llmserve", "short": "llmserve", "stage": "selftest", "queued": 0, "running": 1}],
         "feed": checked.feed,
         "planned_blocks": 12,
@@ -38,7 +45,9 @@ def plan_of(spec: dict[str, Any], **changes: Any) -> dict[str, Any]:
         "held": ["the work under test is paused in OFF windows"],
         "allowed": ["in ON windows llmserve/selftest runs"],
         "warnings": ["the upload phase is on now"],
-        "attempts_before": [{"run": "run-1", "ending": "slowdown", "R": 0.951, "ended_at": "2026-11-20T10:00:00+00:00"}],
+        "attempts_before": [
+            {"run": "run-1", "ending": "slowdown", "R": 0.951, "ended_at": "2026-11-20T10:00:00+00:00"}
+        ],
         "certificate_kind": "certificate",
     } | changes
 
@@ -110,7 +119,14 @@ def test_null_and_self_exclude_each_other(cli: Cli, agent: FakeAgent, fleet: Fak
     assert fleet.started == []
 
 
-REFUSED_BY_THE_AGENT = ["RUN_NO_RULE", "RUN_NO_SOURCE", "RUN_NO_PROGRAM", "RUN_NO_WORK", "RUN_LOCKED", "SOURCE_LOOKS_TIMED"]
+REFUSED_BY_THE_AGENT = [
+    "RUN_NO_RULE",
+    "RUN_NO_SOURCE",
+    "RUN_NO_PROGRAM",
+    "RUN_NO_WORK",
+    "RUN_LOCKED",
+    "SOURCE_LOOKS_TIMED",
+]
 
 
 @pytest.mark.parametrize("code", REFUSED_BY_THE_AGENT)
@@ -143,7 +159,9 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(("answer", "code"), [("n\n", 4), ("no\n", 4), ("", 4), ("perhaps\n\nN\n", 4), ("y\n", 0), ("YES\n", 0)])
+@pytest.mark.parametrize(
+    ("answer", "code"), [("n\n", 4), ("no\n", 4), ("", 4), ("perhaps\n\nN\n", 4), ("y\n", 0), ("YES\n", 0)]
+)
 def test_on_a_terminal_it_asks_without_a_default(
     answer: str, code: int, cli: Cli, agent: FakeAgent, fleet: FakeFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:

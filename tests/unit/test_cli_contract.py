@@ -166,7 +166,9 @@ ASKS_THE_AGENT = [
 
 
 @pytest.mark.parametrize("arguments", ASKS_THE_AGENT, ids=" ".join)
-def test_without_an_agent_each_exits_3_and_says_what_starts_it(cli: Cli, arguments: tuple[str, ...], home: Path) -> None:
+def test_without_an_agent_each_exits_3_and_says_what_starts_it(
+    cli: Cli, arguments: tuple[str, ...], home: Path
+) -> None:
     said = cli(*arguments)
     assert said.code == 3
     assert "node local" in said.err

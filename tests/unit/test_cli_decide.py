@@ -63,7 +63,10 @@ def test_before_the_first_look_there_is_no_verdict_and_no_R(tmp_path: Path, cli:
         ("object.json", {"blocks": EIGHT, "margin": 0.02}),
         ("objects.json", [{"order": o, "on": on, "off": off} for o, on, off in EIGHT]),
         ("rates.json", [{"order": o, "on_rate": on, "off_rate": off} for o, on, off in EIGHT]),
-        ("run.json", {"blocks": [{"order": o, "state": "counted", "on": {"rate": a}, "off": {"rate": b}} for o, a, b in EIGHT]}),
+        (
+            "run.json",
+            {"blocks": [{"order": o, "state": "counted", "on": {"rate": a}, "off": {"rate": b}} for o, a, b in EIGHT]},
+        ),
         ("plain.csv", "order,on,off\n" + "".join(f"{o},{on},{off}\n" for o, on, off in EIGHT)),
         ("rates.csv", "# a note\norder,on_rate,off_rate\n" + "".join(f"{o},{on},{off}\n" for o, on, off in EIGHT)),
     ],
@@ -123,7 +126,10 @@ def test_a_bad_file_is_refused_with_its_place(name: str, tmp_path: Path, cli: Cl
     assert said.out == ""
 
 
-@pytest.mark.parametrize(("option", "value"), [("--margin", "1.5"), ("--margin", "nan"), ("--margin", "-1"), ("--n-max", "4"), ("--n-max", "900")])
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--margin", "1.5"), ("--margin", "nan"), ("--margin", "-1"), ("--n-max", "4"), ("--n-max", "900")],
+)
 def test_a_bad_margin_or_number_is_refused(option: str, value: str, tmp_path: Path, cli: Cli) -> None:
     said = cli("protection", "ab", "decide", write(tmp_path, "b.json", EIGHT), option, value)
     assert said.code == 2

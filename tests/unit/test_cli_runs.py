@@ -57,7 +57,7 @@ TAMPERED = {
     "harm hidden by the ending": ("slowdown", lambda record: record.update(ending="no slowdown shown")),
     "windows that show harm under a pass": ("pass", halve_on),
     "one rate that is not its events over its length": ("pass", nudge_one_rate),
-    "a verdict with another R": ("pass", lambda record: record["verdict"].update(R=1.01) if record.get("verdict") else nudge_one_rate(record)),
+    "a verdict with another R": ("pass", lambda record: record.update(verdict={"verdict": "no slowdown shown", "R": 1.01})),
     "a pass without enough blocks": ("pass", lambda record: record.update(blocks=record["blocks"][:7])),
     "a collapse denied": ("collapse", lambda record: record.update(ending="inconclusive")),
     "harm that was voided away": ("harm_suspected", lambda record: record.update(ending="no slowdown shown")),

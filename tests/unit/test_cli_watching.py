@@ -23,7 +23,9 @@ SPEC = RunSpec(node="local", rule="trainer").model_dump()
 LOOK = {"n": 8, "verdict": "inconclusive", "R": 0.9963, "lo": 0.9801, "hi": 1.0129, "more_blocks": 4}
 
 
-def status(counted: int, arm: str | None = "on", part: str = "window", left_s: float | None = 38.2, **more: Any) -> dict[str, Any]:
+def status(
+    counted: int, arm: str | None = "on", part: str = "window", left_s: float | None = 38.2, **more: Any
+) -> dict[str, Any]:
     now = {"block": counted + 1, "arm": arm, "part": part, "left_s": left_s}
     return {
         "run": "run-1", "spec": SPEC, "state": "open", "ending": None, "now": now, "counted": counted, "left_out": 0, "looks": []
@@ -46,7 +48,9 @@ def test_a_look_in_words() -> None:
     assert "R unknown" in look_words(LOOK | {"R": None, "lo": None, "hi": None})
 
 
-def watch(home: Path, said: list[str], statuses: list[dict[str, Any]], record: dict[str, Any], **flow: Any) -> dict[str, Any]:
+def watch(
+    home: Path, said: list[str], statuses: list[dict[str, Any]], record: dict[str, Any], **flow: Any
+) -> dict[str, Any]:
     """Follow a run that shows these statuses one after the other and ends with this record."""
     left = iter(statuses)
     last: dict[str, Any] = {}
@@ -58,7 +62,9 @@ def watch(home: Path, said: list[str], statuses: list[dict[str, Any]], record: d
 
     with FakeAgent(home, run_status=run_status, run_show=record).serving():
         agent = Agent(Settings(home=home), "local")
-        return Watcher(agent, "run-1", flow.get("ended", lambda: None), 0.01, flow.get("within", 5.0), say=said.append).follow()
+        return Watcher(
+            agent, "run-1", flow.get("ended", lambda: None), 0.01, flow.get("within", 5.0), say=said.append
+        ).follow()
 
 
 def test_each_step_is_said_once_and_R_only_after_a_look(home: Path) -> None:
@@ -66,7 +72,11 @@ def test_each_step_is_said_once_and_R_only_after_a_look(home: Path) -> None:
     record = json.loads((RUNS / "slowdown.json").read_text())
     seen = [
         status(0, arm=None, part="reference", now={"block": None, "arm": None, "part": "reference", "left_s": 9.0}),
-        *(status(n, arm, part) for n in range(8) for arm, part in (("on", "washout"), ("on", "window"), ("on", "window"))),
+        *(
+            status(n, arm, part)
+            for n in range(8)
+            for arm, part in (("on", "washout"), ("on", "window"), ("on", "window"))
+        ),
         status(8, looks=[LOOK]),
         status(9, looks=[LOOK]),
         status(9, looks=[LOOK], state="ended", ending="slowdown", now=None),
