@@ -14,7 +14,8 @@ from pathlib import Path
 
 from policies.report import Report, Section, Table, sections
 from policies.report.evidence import interval, percent, shown
-from tasks.pictures import COLOURS, blocks_svg, compare_svg, interval_svg
+from tasks.drawing import COLOURS
+from tasks.pictures import blocks_svg, compare_svg, interval_svg
 
 __all__ = ["compare_page", "page"]
 

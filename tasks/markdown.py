@@ -10,8 +10,6 @@ __all__ = ["LIMIT_BYTES", "block_rows", "markdown"]
 
 # Prefect stores each artifact twice; larger things belong into a file.
 LIMIT_BYTES = 100_000
-_SPECIAL = re.compile(r"([\\`*_{}\[\]()<>#+!|~&$:@-])")
-_PLAIN = re.compile(r"[\w .,;/÷–%°·…→]*")
 
 
 def markdown(report: Report) -> str:
@@ -60,25 +58,14 @@ def _table(table: Table) -> list[str]:
 
 
 def escape(text: str) -> str:
-    """Text that no markdown reader takes for anything else: no markup, no link, no HTML, no table cell border.
+    """Text that no markdown reader takes for anything else: markup, a link, HTML, the border of a table cell.
 
-    A colon is escaped too: it is what makes a bare address a link.
+    A bare address is a link to many readers, so its colon or its first dot is escaped too.
     """
-    if _PLAIN.fullmatch(text) and not text.lower().startswith("www."):
-        return text
     safe = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    safe = re.sub(r"(https?|ftp|mailto)(:)", r"\1\\:", safe, flags=re.IGNORECASE)
-    safe = re.sub(r"(?i)\bwww\.", r"www\\.", safe)
-    return (
-        re.sub(r"([\\`*_{}\[\]#|~$])", r"\\\1", safe)
-        if "\\:" not in safe and "\\." not in safe
-        else _escape_around(safe)
-    )
-
-
-def _escape_around(safe: str) -> str:
-    parts = re.split(r"(\\[:.])", safe)
-    return "".join(p if p in ("\\:", "\\.") else re.sub(r"([\\`*_{}\[\]#|~$])", r"\\\1", p) for p in parts)
+    safe = re.sub(r"([\\`*_{}\[\]#|~$])", r"\\\1", safe)
+    safe = re.sub(r"(?i)(https?|ftp|mailto):", r"\1\\:", safe)
+    return re.sub(r"(?i)(www)\.", r"\1\\.", safe)
 
 
 def _code(text: str) -> str:

@@ -1,52 +1,27 @@
-"""The pictures of a report, drawn by matplotlib from the report's own figures: SVG for a page, PNG for an image artifact.
-
-SVG text stays text and colours become CSS variables, so that a page can show one picture in light and in dark and a
-reader can search it. matplotlib is imported on first use (it takes a second); its settings are changed only under a lock
-and put back, so that flows may render in threads.
-"""
+"""The pictures of a report, drawn from its own figures: SVG for a page, PNG for an image artifact."""
 
 from __future__ import annotations
 
 import base64
 import io
-import re
-import threading
+import math
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from policies.report.document import Arm, Block, Look, Report
 from policies.report.evidence import interval, percent
 from policies.report.sections import margin_words
 from policies.report.words import LEFT_OUT_LABELS
+from tasks.drawing import COLOURS, as_element, few_colours, new_figure, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Canvas
 
-__all__ = ["COLOURS", "blocks_svg", "compare_svg", "interval_svg", "png", "png_data_uri"]
+__all__ = ["blocks_svg", "compare_svg", "interval_svg", "png", "png_data_uri"]
 
-# Each token has a hex value of its own, so that SVG can be recoloured by name. Light values; the page holds the dark ones.
-COLOURS = {
-    "ink": "#24292f",
-    "soft": "#6a727c",
-    "grid": "#e3e1db",
-    "paper": "#fffffe",
-    "off": "#2f6194",
-    "on": "#c05a12",
-    "good": "#2c7050",
-    "harm": "#b3372c",
-    "open": "#7a6420",
-    "beyond": "#f8e6e0",
-    "left-out": "#eceae5",
-}
-WIDE_IN, NARROW_IN = 7.4, 3.7
 MAX_LOOK_ROWS = 8
-PER_PANEL_WIDE, PER_PANEL_NARROW = 40, 14
-SVG = "http://www.w3.org/2000/svg"
-XLINK = "{http://www.w3.org/1999/xlink}href"
-_settings = threading.RLock()
+PER_PANEL_WIDE, PER_PANEL_NARROW = 40, 20
 
 
 # --- what others call ---------------------------------------------------------------------------------------------
@@ -55,19 +30,19 @@ _settings = threading.RLock()
 def interval_svg(report: Report, *, narrow: bool = False, prefix: str = "") -> ET.Element:
     """R with its interval against the margin, a row a look; the last row is the one that stands."""
     rows = _look_rows(report)
-    with _style():
-        figure = _figure(narrow, 1.0 + (0.38 if narrow else 0.27) * len(rows))
+    with style():
+        figure = new_figure(narrow, 1.0 + (0.38 if narrow else 0.27) * len(rows))
         _draw_intervals(figure.add_subplot(), rows, report, strong={len(rows) - 1}, gutters=not narrow)
         description = "; ".join(f"after {name}: {_numbers(look, report.result.places)}" for name, look in rows)
-        return _svg(figure, prefix + "interval", narrow, "R with its interval against the margin", description)
+        return as_element(figure, prefix + "interval", narrow, "R with its interval against the margin", description)
 
 
 def blocks_svg(report: Report, *, narrow: bool = False, prefix: str = "") -> ET.Element:
     """Each block's OFF and ON rate side by side, in the order in which they ran."""
-    with _style():
+    with style():
         per_panel = PER_PANEL_NARROW if narrow else PER_PANEL_WIDE
         panels = max(1, -(-len(report.blocks) // per_panel))
-        figure = _figure(narrow, 0.55 + 2.15 * panels)
+        figure = new_figure(narrow, 0.55 + 2.15 * panels)
         _draw_blocks(figure, report, per_panel)
         on, off = report.arms
         counted = sum(b.counted for b in report.blocks)
@@ -75,7 +50,9 @@ def blocks_svg(report: Report, *, narrow: bool = False, prefix: str = "") -> ET.
             f"{len(report.blocks)} blocks, {counted} of them counted; a point for the {off} and the {on} window of each. "
             "The table below the picture has the same rates as numbers."
         )
-        return _svg(figure, prefix + "blocks", narrow, f"Rate of each block, {off} and {on} side by side", description)
+        return as_element(
+            figure, prefix + "blocks", narrow, f"Rate of each block, {off} and {on} side by side", description
+        )
 
 
 def compare_svg(reports: Sequence[Report], labels: Sequence[str], *, narrow: bool = False) -> ET.Element:
@@ -84,8 +61,8 @@ def compare_svg(reports: Sequence[Report], labels: Sequence[str], *, narrow: boo
         (label, Look(r.result.n, r.result.verdict, r.result.R, r.result.lo, r.result.hi))
         for label, r in zip(labels, reports, strict=True)
     ]
-    with _style():
-        figure = _figure(narrow, 1.05 + 0.5 * len(rows))
+    with style():
+        figure = new_figure(narrow, 1.05 + 0.5 * len(rows))
         tones = [report.tone for report in reports]
         places = [r.result.places for r in reports]
         strong = set(range(len(rows)))
@@ -93,35 +70,26 @@ def compare_svg(reports: Sequence[Report], labels: Sequence[str], *, narrow: boo
             figure.add_subplot(), rows, reports[0], strong=strong, tones=tones, places=places, gutters=not narrow
         )
         description = "; ".join(f"{name}: {_numbers(look, p)}" for (name, look), p in zip(rows, places, strict=True))
-        return _svg(figure, "compare", narrow, "The runs side by side", description)
+        return as_element(figure, "compare", narrow, "The runs side by side", description)
 
 
 def png(report: Report) -> bytes:
     """Verdict, interval and blocks in one picture, on white."""
-    with _style():
+    with style():
         rows = _look_rows(report)
         panels = max(1, -(-len(report.blocks) // PER_PANEL_WIDE))
         top = 0.9 + 0.27 * len(rows) if rows else 0.0
-        figure = _figure(False, 0.6 + top + 2.3 * panels)
+        figure = new_figure(False, 0.6 + top + 2.3 * panels)
         figure.suptitle(report.title, x=0.012, ha="left", fontsize=13, fontweight="bold", color=COLOURS[report.tone])
         if rows and report.blocks:
-            upper, lower = figure.subfigures(2, 1, height_ratios=[top, 2.3 * panels])
+            upper, lower = figure.subfigures(2, 1, squeeze=False, height_ratios=[top, 2.3 * panels])[:, 0]
             _draw_intervals(upper.add_subplot(), rows, report, strong={len(rows) - 1})
             _draw_blocks(lower, report, PER_PANEL_WIDE)
         elif report.blocks:
             _draw_blocks(figure, report, PER_PANEL_WIDE)
         out = io.BytesIO()
         figure.savefig(out, format="png", dpi=110, facecolor=COLOURS["paper"])
-        return _few_colours(out)
-
-
-def _few_colours(drawn: io.BytesIO) -> bytes:
-    """The same picture with a palette: a third of the size, for a server that stores each artifact twice."""
-    from PIL import Image
-
-    out = io.BytesIO()
-    Image.open(drawn).convert("RGB").quantize(96).save(out, format="png", optimize=True)
-    return out.getvalue()
+        return few_colours(out)
 
 
 def png_data_uri(report: Report) -> str:
@@ -258,8 +226,7 @@ def _draw_blocks(figure: Any, report: Report, per_panel: int) -> None:
     small = len(blocks) > 24 and per_panel == PER_PANEL_WIDE
     for panel, axes in enumerate(all_axes):
         part = blocks[panel * per_panel : (panel + 1) * per_panel]
-        for i, block in enumerate(part):
-            _draw_block(axes, i, block, small=small)
+        _draw_part(axes, part, small=small)
         axes.set(xlim=(-0.6, columns - 0.4), ylim=(low - pad, high + pad))
         every = 1 if len(part) <= 14 else 4 if len(part) > 24 else 2
         shown_ticks = [i for i in range(len(part)) if i % every == 0]
@@ -309,115 +276,63 @@ def _dot(filled: bool, token: str, label: str) -> Any:
     )
 
 
-def _draw_block(axes: Axes, x: int, block: Block, *, small: bool) -> None:
-    first_on = block.order == "on_first"
-    places = {"on": x - 0.2 if first_on else x + 0.2, "off": x + 0.2 if first_on else x - 0.2}
-    size = 4.4 if small else 6.0
-    if not block.counted:
-        axes.axvspan(x - 0.46, x + 0.46, color=COLOURS["left-out"], linewidth=0, zorder=0)
-        axes.annotate(
-            LEFT_OUT_LABELS.get(block.reason or "", "left out"),
-            (x, 0.03),
-            xycoords=("data", "axes fraction"),
-            rotation=90,
-            ha="center",
-            va="bottom",
-            fontsize=7.5,
-            color=COLOURS["soft"],
-            zorder=5,
+def _draw_part(axes: Axes, part: Sequence[Block], *, small: bool) -> None:
+    """One panel. Points of one kind are one artist: a run may have hundreds."""
+    for counts in (True, False):
+        for which in ("off", "on"):
+            points = [
+                (_place(i, block, which), value)
+                for i, block in enumerate(part)
+                if block.counted is counts and (value := _rate(block.on if which == "on" else block.off)) is not None
+            ]
+            if not points:
+                continue
+            colour = COLOURS[which] if counts else COLOURS["soft"]
+            axes.plot(
+                *zip(*points, strict=True),
+                "o",
+                color=colour,
+                markerfacecolor=colour if which == "on" else COLOURS["paper"],
+                markeredgewidth=1.2 if small else 1.6,
+                markersize=4.4 if small else 6.0,
+                zorder=4,
+            )
+    links = [
+        point
+        for i, block in enumerate(part)
+        if block.ratio.known
+        for point in (
+            (_place(i, block, "off"), _rate(block.off)),
+            (_place(i, block, "on"), _rate(block.on)),
+            (i, math.nan),
         )
-    points = []
-    for which, arm in (("off", block.off), ("on", block.on)):
-        value = _rate(arm)
-        if value is None:
-            continue
-        colour = COLOURS[which] if block.counted else COLOURS["soft"]
-        points.append((places[which], value))
-        axes.plot(
-            [places[which]],
-            [value],
-            "o",
-            color=colour,
-            markerfacecolor=colour if which == "on" else COLOURS["paper"],
-            markeredgewidth=1.6 if not small else 1.2,
-            markersize=size,
-            zorder=4,
-        )
-    if len(points) == 2:
-        xs, ys = zip(*sorted(points), strict=True)
-        axes.plot(xs, ys, color=COLOURS["soft"], linewidth=0.9, zorder=2, alpha=0.7)
+    ]
+    if links:
+        axes.plot(*zip(*links, strict=True), color=COLOURS["soft"], linewidth=0.9, zorder=2, alpha=0.7)
+    for i, block in enumerate(part):
+        if not block.counted:
+            _mark_left_out(axes, i, block)
+
+
+def _place(i: int, block: Block, which: str) -> float:
+    """The window that ran first stands on the left."""
+    return i - 0.2 if (block.order == "on_first") == (which == "on") else i + 0.2
+
+
+def _mark_left_out(axes: Axes, i: int, block: Block) -> None:
+    axes.axvspan(i - 0.46, i + 0.46, color=COLOURS["left-out"], linewidth=0, zorder=0)
+    axes.annotate(
+        LEFT_OUT_LABELS.get(block.reason or "", "left out"),
+        (i, 0.03),
+        xycoords=("data", "axes fraction"),
+        rotation=90,
+        ha="center",
+        va="bottom",
+        fontsize=7.5,
+        color=COLOURS["soft"],
+        zorder=5,
+    )
 
 
 def _rate(arm: Arm | None) -> float | None:
     return None if arm is None else arm.rate.value
-
-
-# --- matplotlib's edges -------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _style() -> Iterator[None]:
-    import matplotlib
-
-    with (
-        _settings,
-        matplotlib.rc_context(
-            {
-                "svg.fonttype": "none",
-                "svg.hashsalt": "cotenant",
-                "font.family": "DejaVu Sans",
-                "font.size": 9.5,
-                "text.parse_math": False,
-                "text.color": COLOURS["ink"],
-                "axes.edgecolor": COLOURS["soft"],
-                "xtick.color": COLOURS["soft"],
-                "ytick.color": COLOURS["soft"],
-                "axes.labelsize": 9.5,
-            }
-        ),
-    ):
-        yield
-
-
-def _figure(narrow: bool, height_in: float) -> Canvas:
-    from matplotlib.figure import Figure as Canvas
-
-    return Canvas(figsize=(NARROW_IN if narrow else WIDE_IN, height_in), layout="constrained")
-
-
-def _svg(figure: Canvas, name: str, narrow: bool, title: str, description: str) -> ET.Element:
-    """The figure as an SVG element to stand inline in a page: no prolog, no metadata, ids of its own, named for readers."""
-    raw = io.StringIO()
-    figure.savefig(raw, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    root = ET.fromstring(raw.getvalue())
-    prefix = f"{name}-{'n' if narrow else 'w'}-"
-    for parent in list(root.iter()):
-        # matplotlib's style sheet would reach the whole page; what it says stands in the page's own
-        for child in [c for c in parent if c.tag in (f"{{{SVG}}}metadata", f"{{{SVG}}}style")]:
-            parent.remove(child)
-    for element in root.iter():
-        element.tag = element.tag.removeprefix(f"{{{SVG}}}")
-        if XLINK in element.attrib:
-            element.set("href", "#" + prefix + element.attrib.pop(XLINK).removeprefix("#"))
-        if "id" in element.attrib:
-            element.set("id", prefix + element.attrib["id"])
-        for key in ("style", "fill", "stroke", "clip-path"):
-            if key in element.attrib:
-                element.set(key, _themed(element.attrib[key], prefix))
-    for key in ("width", "height", "version"):
-        root.attrib.pop(key, None)
-    root.set("class", f"picture {'narrow' if narrow else 'wide'}")
-    root.set("role", "img")
-    root.set("aria-labelledby", f"{prefix}title {prefix}desc")
-    for at, (tag, text) in enumerate((("title", title), ("desc", description))):
-        label = ET.Element(tag, {"id": prefix + tag})
-        label.text = text
-        root.insert(at, label)
-    return root
-
-
-def _themed(value: str, prefix: str) -> str:
-    for token, colour in COLOURS.items():
-        value = value.replace(colour, f"var(--{token}, {colour})")
-    value = re.sub(r"url\(#", f"url(#{prefix}", value)
-    return re.sub(r"(font: [^;]*?\d(?:\.\d+)?px) [^;]*", r"\1 var(--font, sans-serif)", value)

@@ -31,7 +31,7 @@ from policies.report.document import (
 )
 from policies.report.dose import dose_of
 from policies.report.evidence import Figure, measured, places_for, unknown
-from policies.report.words import arm_words, clean, reason_words
+from policies.report.words import arm_words, clean, reason_of, reason_words
 
 __all__ = ["INTERVAL_LABEL", "build", "read_record"]
 
@@ -199,7 +199,7 @@ def _of_null(result: Result, null: NullTest) -> Result:
 
 def _block(row: BlockRow, counts: bool) -> Block:
     source = f"{JOURNAL}, block {row.number}"
-    reason = row.reason or "no_off_progress"
+    reason = reason_of(row)
     on, off = _arm(row.on), _arm(row.off)
     if on is None or off is None or not on.rate.known or not off.rate.known:
         ratio = unknown("the block has no two rates", source)
@@ -246,8 +246,8 @@ def _left_out(row: BlockRow) -> LeftOut:
     detail = row.collapse or row.reason_detail
     return LeftOut(
         number=row.number,
-        why=reason_words(row.reason or "no_off_progress"),
-        arm=arm_words(row.reason_arm),
+        why=reason_words(reason_of(row)),
+        arm=arm_words("on" if row.collapse else row.reason_arm),
         detail=clean(detail) or None,
         against=limits.speaks_against(row),
         at=clean(first.started_at) if first else None,

@@ -97,4 +97,4 @@ def more_figures(decision: Decision) -> tuple[Figure, Figure]:
 
 def speaks_against(row: BlockRow) -> bool:
     """Is this block's reason one that tells against the work, and did it come while the work ran?"""
-    return row.reason in DEATHS | DISTRESS and row.reason_arm == "on"
+    return bool(row.collapse) or (row.reason in DEATHS | DISTRESS and row.reason_arm == "on")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import unicodedata
 from typing import Any
 
-__all__ = ["ENDING_TITLES", "LEFT_OUT_WORDS", "arm_words", "clean", "day", "plural", "reason_words"]
+from policies.harness.rows import BlockRow
+
+__all__ = ["ENDING_TITLES", "LEFT_OUT_WORDS", "arm_words", "clean", "day", "plural", "reason_of", "reason_words"]
 
 LONGEST = 240
 
@@ -22,6 +24,8 @@ LEFT_OUT_WORDS = {
     "no_off_progress": "the program made no progress in OFF",
     "clock": "the clocks disagreed",
     "cut": "cut short: the run's process or the agent went away",
+    # not a reason of the agent's: a block that shows a collapse has none, and ends the run
+    "collapse": "the program's rate collapsed, which ended the run",
 }
 # Short forms for pictures.
 LEFT_OUT_LABELS = {
@@ -37,6 +41,7 @@ LEFT_OUT_LABELS = {
     "no_off_progress": "OFF stalled",
     "clock": "clock",
     "cut": "cut",
+    "collapse": "collapse",
 }
 
 ENDING_TITLES = {
@@ -54,6 +59,11 @@ ENDING_TITLES = {
 def reason_words(reason: str | None) -> str:
     """Why a block does not count, in words; an unknown code stays itself."""
     return LEFT_OUT_WORDS.get(reason or "", clean(reason) or "no reason was recorded")
+
+
+def reason_of(row: BlockRow) -> str:
+    """The code of why a block does not count."""
+    return "collapse" if row.collapse else row.reason or "no_off_progress"
 
 
 def arm_words(arm: str | None) -> str | None:

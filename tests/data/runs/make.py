@@ -145,7 +145,7 @@ class Run:
             "run": self.name,
             "number": number,
             "order": order,
-            "state": "cut" if cut else "left_out" if reason else "counted",
+            "state": "cut" if cut else "left_out" if reason or collapse else "counted",
             "reason": "cut" if cut else reason,
             "reason_arm": arm,
             "reason_detail": detail,
