@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Planner"]
 
-RATE_WINDOW_S = 60.0
+RATE_WINDOWS_S = (60.0, 20.0, 5.0)
 
 
 class Planner:
@@ -49,9 +49,9 @@ class Planner:
                 "no running process matches it, so there is nothing to measure",
                 f"start the program, then: cotenant protection preview {agent.node} FILE",
             )
-        source = self._source(spec)
+        source = self._source(spec, rule)
         work = self._work(spec)
-        warnings = self._forbidden(spec, work)
+        warnings = self._forbidden(spec, work) + _source_warnings(source)
         before = attempts_before(agent.journal.runs(), spec)
         planned = max(spec.first_look, min(spec.blocks, spec.n_max))
         return {
@@ -100,12 +100,18 @@ class Planner:
             )
         return rule
 
-    def _source(self, spec: RunSpec) -> dict[str, Any]:
+    def _source(self, spec: RunSpec, rule: Rule) -> dict[str, Any]:
         view = self.agent.progress(spec.rule)
+        pattern = (
+            rule.protect.source.file
+            if rule.protect and rule.protect.source and rule.protect.source.kind != "exec"
+            else ""
+        )
+        name = f"the progress source of rule {spec.rule!r} ({view.path or pattern})"
         if not view.readable:
             raise Refused(
                 view.code or "PROTECTION_SOURCE_UNREADABLE",
-                f"the progress source of rule {spec.rule!r} ({view.path})",
+                name,
                 view.why or "it cannot be read",
                 f"cotenant protection sources {self.agent.node}",
             )
@@ -113,7 +119,7 @@ class Planner:
         if timed.looks_timed and not spec.accept_timed_source:
             raise Refused(
                 "SOURCE_LOOKS_TIMED",
-                f"the progress source of rule {spec.rule!r} ({view.path})",
+                name,
                 timed.words,
                 "count units of work instead; or --accept-timed-source, for a demonstration certificate at most",
                 {"cv": timed.cv, "mean_s": timed.mean_s, "gaps": timed.gaps},
@@ -126,11 +132,18 @@ class Planner:
                 fit.why,
                 "give a longer --window, or flush each line",
             )
+        # The last minute; right after the agent's start as much of it as is known.
+        now_s, rate, window_s = self.agent.now_s(), None, RATE_WINDOWS_S[0]
+        for window_s in RATE_WINDOWS_S:
+            rate = view.track.rate(now_s, window_s)
+            if rate is not None:
+                break
         return {
             "kind": view.kind,
             "path": view.path,
             "state": "read",
-            "rate": view.track.rate(self.agent.now_s(), RATE_WINDOW_S),
+            "rate": rate,
+            "rate_window_s": window_s,
             "gaps": timed.gaps,
             "timed": timed.looks_timed,
             "timed_why": timed.words,
@@ -327,6 +340,17 @@ class Planner:
             f"rule {name}: changed" for name, rule in new_rules.items() if name in old_rules and old_rules[name] != rule
         ]
         return found
+
+
+def _source_warnings(source: dict[str, Any]) -> list[str]:
+    found = []
+    if not source["rate"]:
+        found.append("no progress was seen lately: blocks without progress in OFF are left out")
+    if source["timed"] is None:
+        found.append(
+            f"whether the source is a timer is not known yet ({source['timed_why']}); it is checked again at the end"
+        )
+    return found
 
 
 def _held(spec: RunSpec) -> list[str]:

@@ -1,0 +1,173 @@
+"""A real agent in a home of its own, and a program that makes progress: what the agent's tests stand on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from nodes.client import AgentClient, AgentUnreachable, socket_path
+from nodes.identity import own_id
+
+ROOT = Path(__file__).resolve().parents[2]
+T = TypeVar("T")
+
+# Works in small steps of irregular length and says so; a program whose speed needs no second core.
+STEPPER = """
+import json, random, sys, time
+random.seed(1)
+with open(sys.argv[1], "a") as out:
+    while True:
+        time.sleep(random.uniform(0.02, 0.06))
+        sum(i * i for i in range(20000))
+        print(json.dumps({"event": "step_done"}), file=out, flush=True)
+"""
+
+
+def wait_for(what: str, seen: Callable[[], T], limit_s: float = 60.0) -> T:
+    """Poll until ``seen`` gives something true; fail with ``what`` after a limit that a busy host keeps too."""
+    until = time.monotonic() + limit_s
+    while time.monotonic() < until:
+        found = seen()
+        if found:
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"not seen within {limit_s:g} s: {what}")
+
+
+def cpu_s(pids: list[int]) -> float:
+    """CPU seconds of processes, read here and not by the product."""
+    total = 0
+    for pid in pids:
+        try:
+            raw = Path(f"/proc/{pid}/stat").read_text()
+        except OSError:
+            continue
+        fields = raw[raw.rindex(")") + 2 :].split()
+        total += int(fields[11]) + int(fields[12])
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+def runners_of(home: Path) -> list[int]:
+    """Pids of runner processes whose work lies in this home, found without asking the agent."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                environ = (entry / "environ").read_bytes()
+                command = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if b"OARBANK_WORKDIR=" + os.fsencode(home) in environ and b"launcher.py" not in command:
+                found.append(int(entry.name))
+    return found
+
+
+class Rig:
+    """Home, agent, program. Everything it starts it ends, by pid."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.events = home / "events.jsonl"
+        self.client = AgentClient(socket_path(home, "local"))
+        self.agent: subprocess.Popen[bytes] | None = None
+        self.started: list[subprocess.Popen[bytes]] = []
+        self.stepper = home / "stepper.py"
+        self.stepper.write_text(STEPPER)
+
+    def start_agent(self) -> None:
+        with open(self.home / "agent.log", "ab") as log:
+            self.agent = subprocess.Popen(
+                [sys.executable, "-m", "nodes.agent", "--home", str(self.home), "--node", "local"],
+                cwd=ROOT,
+                stderr=log,
+                stdout=log,
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            )
+        self.started.append(self.agent)
+        wait_for("the agent answers", self._answers)
+
+    def _answers(self) -> bool:
+        try:
+            return bool(self.client.call("hello"))
+        except AgentUnreachable:
+            return False
+
+    def start_program(self, events: Path | None = None) -> subprocess.Popen[bytes]:
+        program = subprocess.Popen([sys.executable, str(self.stepper), str(events or self.events)])
+        self.started.append(program)
+        return program
+
+    def section(self, extra_node: str = "", extra_rule: str = "", name: str = "stepper", source_keys: str = "") -> str:
+        return f"""
+[node]
+duty_device = "cpu"
+accept_demonstration = true
+{extra_node}
+[node.defaults]
+enter_for_s = 0
+exit_after_s = 2
+cooldown = {{ base_s = 2, backoff = 1.0, max_s = 2 }}
+[[rule]]
+id = "{name}"
+match = {{ argv_regex = "{self.stepper}" }}
+protect = {{ metric = "progress_rate", max_slowdown = 0.5, source = {{ jsonl = "{self.events}", event = "step_done"{source_keys} }} }}
+{extra_rule}
+"""
+
+    def protect(self, **extra: str) -> None:
+        """Put the section in force and wait until the program is seen and read, and the module is ready."""
+        self.client.call("section_set", text=self.section(**extra), by="test")
+        wait_for("llmserve is ready", lambda: self.client.call("modules")[0]["state"] == "ready", 120)
+
+        def seen() -> bool:
+            status = self.client.call("status")
+            source = next(row for row in status["sources"] if row["role"] == "progress")
+            return bool(status["rules"] and status["rules"][0]["active"] and source["state"] == "ok" and source["rate"])
+
+        wait_for("the program is active and read", seen)
+
+    @staticmethod
+    def spec(**changes: Any) -> dict[str, Any]:
+        asked = {
+            "node": "local",
+            "rule": "stepper",
+            "work": "llmserve/selftest",
+            "feed": "llmserve/selftest",
+            "duty": 0.3,
+            "window_s": 5.0,
+            "washout_s": 1.0,
+            "margin": 0.5,
+            "max_hours": 0.06,
+            "seed": 3,
+        }
+        return asked | changes
+
+    def begin(self, run: str = "run-1", **changes: Any) -> dict[str, Any]:
+        found: dict[str, Any] = self.client.call(
+            "run_begin", run=run, spec=self.spec(**changes), holder=own_id().as_dict(), reviewed_by="test"
+        )
+        return found
+
+    def timeline(self, code: str | None = None) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.client.call("timeline", code=code, limit=5000)["entries"]
+        return found
+
+    def stop(self) -> None:
+        for process in reversed(self.started):
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.terminate()
+        for process in self.started:
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(10)
+        for pid in runners_of(self.home):
+            os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.node.agent_rig import Rig
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    """A home with no agent running yet; everything started through it is ended."""
+    found = Rig(tmp_path)
+    yield found
+    found.stop()
+
+
+@pytest.fixture
+def measured(rig: Rig) -> Rig:
+    """An agent with a protected program that it sees and reads."""
+    rig.start_agent()
+    rig.start_program()
+    rig.protect()
+    return rig

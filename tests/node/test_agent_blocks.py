@@ -1,0 +1,183 @@
+"""A block on a real agent, with a real program and real fleet work: hold, grant, counts, dose, and what leaves it out."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policies.refusal import Refused
+from tests.node.agent_rig import Rig, cpu_s, runners_of, wait_for
+
+
+def in_background(rig: Rig, number: int, order: str) -> tuple[threading.Thread, list[dict[str, Any]]]:
+    rows: list[dict[str, Any]] = []
+
+    def ask() -> None:
+        rows.append(rig.client.call("run_block", run="run-1", number=number, order=order, _timeout_s=400))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    return thread, rows
+
+
+def now_of(rig: Rig) -> dict[str, Any]:
+    status = rig.client.call("run_status")
+    return dict(status["now"]) if status and status["now"] else {"part": None, "arm": None}
+
+
+def lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n")
+
+
+def test_a_block_counts_what_the_program_did_and_meters_what_the_work_used(measured: Rig) -> None:
+    rig = measured
+    rig.begin()
+    thread, rows = in_background(rig, 1, "on_first")
+    wait_for("the ON window", lambda: now_of(rig)["part"] == "window" and now_of(rig)["arm"] == "on", 120)
+    before, used = lines(rig.events), cpu_s(runners_of(rig.home))
+    wait_for("the ON window's end", lambda: now_of(rig)["part"] != "window", 60)
+    on_lines, on_used = lines(rig.events) - before, cpu_s(runners_of(rig.home)) - used
+    wait_for("the OFF window", lambda: now_of(rig)["part"] == "window" and now_of(rig)["arm"] == "off", 60)
+    used = cpu_s(runners_of(rig.home))
+    wait_for("the OFF window's end", lambda: now_of(rig)["part"] != "window", 60)
+    off_used = cpu_s(runners_of(rig.home)) - used
+    thread.join(120)
+    (row,) = rows
+    assert row["state"] == "counted", row
+    assert row["on"]["position"] == 1
+    assert row["off"]["position"] == 2
+    # What the test counted in the file itself, give or take the edges that it saw late.
+    assert row["on"]["events"] == pytest.approx(on_lines, rel=0.35)
+    # The dose is what the kernel says the runner used (the test looks a little later than the agent at both edges).
+    assert row["on"]["dose"] * row["on"]["length_s"] == pytest.approx(on_used, abs=0.6)
+    assert 0.8 * 0.3 <= row["on"]["dose"] <= 0.3 + 0.1
+    assert row["on"]["units"][0]["asked"] == pytest.approx(0.3)
+    assert off_used <= 0.1, "the work ran in the OFF window"
+    assert row["off"]["dose"] is None
+    assert rig.client.call("run_block", run="run-1", number=1, order="off_first") == row, (
+        "a journaled block is not measured again"
+    )
+    rig.client.call("run_end", run="run-1", ending="aborted")
+    wait_for("the feed is gone with its run", lambda: not runners_of(rig.home))
+
+
+def test_other_flows_wait_while_a_run_measures_and_the_section_stays(measured: Rig) -> None:
+    rig = measured
+    rig.begin()
+    thread, rows = in_background(rig, 1, "off_first")
+    wait_for("a window", lambda: now_of(rig)["part"] == "window", 120)
+    with pytest.raises(Refused) as refused:
+        rig.client.call("admit_flow", flow="llmserve-batch")
+    assert "run-1" in refused.value.why
+    with pytest.raises(Refused) as refused:
+        rig.client.call("section_set", text="", by="test")
+    assert refused.value.code == "RUN_LOCKED"
+    with pytest.raises(Refused) as refused:
+        rig.begin(run="run-2")
+    assert refused.value.code == "RUN_LOCKED"
+    assert "run-1" in refused.value.why
+    rig.client.call("run_abort", run="run-1")
+    thread.join(60)
+    assert rows[0]["state"] == "cut"
+    assert rig.client.call("run_show", run="run-1")["ending"] == "aborted"
+    assert rig.client.call("admit_flow", flow="llmserve-batch") == {}
+
+
+def test_a_program_that_dies_while_the_work_runs_leaves_the_block_out_and_is_held_against_the_work(
+    measured: Rig,
+) -> None:
+    rig = measured
+    rig.begin()
+    thread, rows = in_background(rig, 1, "on_first")
+    wait_for("the ON window", lambda: now_of(rig)["part"] == "window", 120)
+    rig.started[1].kill()
+    thread.join(60)
+    (row,) = rows
+    assert (row["state"], row["reason"], row["reason_arm"], row["extra"]["part"]) == (
+        "left_out",
+        "program_died",
+        "on",
+        "window",
+    )
+    assert row["on"] is None, "a window that was cut short has no count"
+
+
+def test_a_source_that_stops_reading_leaves_the_block_out(measured: Rig) -> None:
+    rig = measured
+    rig.begin()
+    thread, rows = in_background(rig, 1, "off_first")
+    wait_for("the OFF window", lambda: now_of(rig)["part"] == "window", 120)
+    rig.events.unlink()
+    rig.events.mkdir()
+    thread.join(120)
+    assert (rows[0]["state"], rows[0]["reason"], rows[0]["reason_arm"]) == ("left_out", "source_unreadable", "off")
+
+
+def test_work_that_does_not_use_its_duty_is_no_dose(measured: Rig) -> None:
+    """The idle module below runs, obeys and does nothing: its ON window must not count as harmless."""
+    rig = measured
+    bundle = rig.home / "idle"
+    bundle.mkdir()
+    (bundle / "oarbank-module.toml").write_text(
+        'manifest = 1\n[module]\nid = "dev.example.idle"\nversion = "1"\n[requires]\nrunner_protocol = 1\n'
+        '[runner]\nexec = ["python", "-I", "{bundle}/idle.py"]\nruntime = { kind = "python" }\n'
+        'capabilities = ["cancellable", "cooperative_pause", "cooperative_throttle"]\nstop_grace_s = 5\ngpu = { use = "none" }\n'
+        '[[stages]]\nname = "sit"\ndefault = true\ndeterminism = "none"\ntimeout_s = 600\nrequires = { resources = { cpu = 1, mem_gb = 0.1 } }\n'
+    )
+    (bundle / "idle.py").write_text(
+        "import json, sys\n"
+        "if sys.argv[1] == 'doctor':\n"
+        "    print(json.dumps({'runner_protocol': {'supported': [1]}, 'health': 'healthy', 'capabilities': [], 'attrs': {}, 'checks': []}))\n"
+        "    sys.exit(0)\n"
+        "from cotenant.sdk.control import Control, Stopped\nimport time\n"
+        "ctl = Control()\nctl.phase('work')\n"
+        "try:\n    while True:\n        ctl.safe_point()\n        time.sleep(0.05)\n"
+        "except Stopped:\n    sys.exit(ctl.acknowledge_stop())\n"
+    )
+    (bundle / "conformance.json").write_text(
+        '{"duty_specs": [{"name": "x", "stage": "sit", "duty": 0.3, "window_s": 4, "payload": {}}]}'
+    )
+    assert rig.client.call("module_add", path=str(bundle), _timeout_s=120)["state"] == "ready"
+    rig.begin(work="idle/sit", feed="idle/sit")
+    row = rig.client.call("run_block", run="run-1", number=1, order="on_first", _timeout_s=400)
+    assert (row["state"], row["reason"], row["reason_arm"]) == ("left_out", "no_dose", "on")
+    assert row["on"]["dose"] < 0.1
+
+
+def test_a_phase_of_the_rule_leaves_the_block_out_and_holds_the_work(rig: Rig) -> None:
+    phases = rig.home / "phases.jsonl"
+    phases.write_text('{"event": "upload_end"}\n')
+    rig.start_agent()
+    rig.start_program()
+    during = (
+        f'immediate = true\n[[rule.during]]\nsource = {{ jsonl = "{phases}", enter = "upload", exit = "upload_end" }}\n'
+        'pause_fleet = { scope = "gpu" }\n'
+    )
+    rig.protect(extra_rule=during)
+    rig.begin()
+    thread, rows = in_background(rig, 1, "on_first")
+    wait_for("the ON window", lambda: now_of(rig)["part"] == "window", 120)
+    with phases.open("a") as out:
+        out.write('{"event": "upload"}\n')
+    thread.join(60)
+    assert (rows[0]["state"], rows[0]["reason"]) == ("left_out", "phase")
+    used = cpu_s(runners_of(rig.home))
+    wait_for("the phase in the timeline", lambda: rig.timeline("PROTECTION_PHASE_ON"))
+    wait_for("the work is held", lambda: rig.client.call("job_list")[0]["state"] == "held")
+    assert cpu_s(runners_of(rig.home)) - used < 0.5
+
+
+def test_null_and_self_runs_run_no_work_in_either_window(measured: Rig) -> None:
+    rig = measured
+    for kind in ("null", "self"):
+        run = f"run-{kind}"
+        rig.begin(run=run, kind=kind, feed=None, duty=None)
+        row = rig.client.call("run_block", run=run, number=1, order="on_first", _timeout_s=400)
+        assert row["state"] == "counted", row
+        assert not runners_of(rig.home)
+        rig.client.call("run_end", run=run, ending="inconclusive")
+        with pytest.raises(Refused):
+            rig.client.call("certificate_offer", run=run)
