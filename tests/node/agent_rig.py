@@ -103,7 +103,7 @@ class Rig:
         self.started.append(program)
         return program
 
-    def section(self, extra_node: str = "", extra_rule: str = "", name: str = "stepper", source_keys: str = "") -> str:
+    def section(self, extra_node: str = "", extra_rule: str = "", name: str = "stepper") -> str:
         return f"""
 [node]
 duty_device = "cpu"
@@ -116,7 +116,7 @@ cooldown = {{ base_s = 2, backoff = 1.0, max_s = 2 }}
 [[rule]]
 id = "{name}"
 match = {{ argv_regex = "{self.stepper}" }}
-protect = {{ metric = "progress_rate", max_slowdown = 0.5, source = {{ jsonl = "{self.events}", event = "step_done"{source_keys} }} }}
+protect = {{ metric = "progress_rate", max_slowdown = 0.5, source = {{ jsonl = "{self.events}", event = "step_done" }} }}
 {extra_rule}
 """
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import time
+import asyncio
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
+from nodes.agent.core import Agent
+from nodes.agent.plan import Planner
+from policies.harness.spec import RunSpec
 from policies.refusal import Refused
-from tests.node.agent_rig import Rig, runners_of, wait_for
+from tests.node.agent_rig import ROOT, Rig, runners_of, wait_for
 
 
 def refusal(rig: Rig, **changes: Any) -> Refused:
@@ -71,23 +76,22 @@ def test_a_program_that_does_not_run_and_a_source_that_does_not_read(rig: Rig) -
 
 
 def test_a_source_on_a_timer_is_refused_and_can_be_accepted_for_a_demonstration(rig: Rig) -> None:
-    # Its stamps are those of a perfect timer, so that the host's load does not decide what the check sees.
-    rig.stepper.write_text(
-        "import json, sys, time\nstamp = time.time()\n"
-        "with open(sys.argv[1], 'a') as out:\n    while True:\n"
-        "        print(json.dumps({'event': 'step_done', 't': stamp}), file=out, flush=True)\n"
-        "        stamp += 0.1\n        time.sleep(max(0, stamp - time.time()))\n"
-    )
-    rig.start_agent()
-    rig.start_program()
-    rig.protect(source_keys=', time_key = "t"')
-    wait_for(
-        "the timer is recognised",
-        lambda: next(row for row in rig.client.call("sources") if row["role"] == "progress")["timed"],
-        120,
-    )
-    assert refusal(rig).code == "SOURCE_LOOKS_TIMED"
-    plan = rig.client.call("run_plan", spec=rig.spec(accept_timed_source=True))
+    """Exact gaps are put into the track, so that the host's load does not decide what the check sees."""
+    rig.events.touch()
+    rig.start_program(rig.home / "elsewhere.jsonl")
+    agent = Agent(rig.home, "local", ROOT / "modules")
+    agent.prepare_modules()
+    agent.start()
+    agent.set_section(rig.section(), "test")
+    track = agent.progress("stepper").track
+    now_s = agent.now_s()
+    for step in range(60):
+        track.add_events(now_s - 6.0 + 0.1 * step)
+    planner = Planner(agent)
+    with pytest.raises(Refused) as refused:
+        asyncio.run(planner.plan(RunSpec.model_validate(rig.spec())))
+    assert refused.value.code == "SOURCE_LOOKS_TIMED"
+    plan = asyncio.run(planner.plan(RunSpec.model_validate(rig.spec(accept_timed_source=True))))
     assert plan["certificate_kind"] == "demonstration"
 
 
@@ -113,14 +117,10 @@ def test_preview_lists_what_matches_and_changes_nothing(measured: Rig) -> None:
     assert preview["ok"]
     assert preview["matches"][0]["processes"][0]["pid"] == rig.started[1].pid
     assert any("pause" in change for change in preview["changes"])
-    time.sleep(0.1)
     assert rig.client.call("hello")["section_version"] == before
 
 
 def test_a_second_agent_for_the_node_is_refused(measured: Rig) -> None:
-    import subprocess
-    import sys
-
     second = subprocess.run(
         [sys.executable, "-m", "nodes.agent", "--home", str(measured.home), "--node", "local"],
         capture_output=True,
