@@ -24,10 +24,10 @@ from policies.sources.timed import check_timed
 
 __all__ = ["SourceHub"]
 
-# Reading on events may cost this share of a core; a source that floods makes the watcher rest, for 20 ms at most, so that
-# thousands of lines a second cost one wake-up for many of them. A source with some hundred lines a second never rests.
-EVENT_CPU_SHARE = 0.02
-EVENT_CPU_BURST_S = 0.02
+# Wake-ups that changed no phase, a second in the long run and at once. A source that floods makes the watcher rest, for
+# 20 ms at most, so that thousands of lines a second cost one wake-up for many of them. Phase changes never make it rest.
+IDLE_WAKES_PER_S = 25.0
+IDLE_WAKES_AT_ONCE = 50.0
 MAX_REST_S = 0.02
 # Growth that no event told of, this often in a row, means that the file system gives none.
 UNANNOUNCED = 2
@@ -56,8 +56,8 @@ class SourceHub:
         self._feeds: dict[str, Feed] = {}
         self._progress: dict[str, tuple[Feed, Progress]] = {}
         self._phases: dict[tuple[str, int], tuple[Feed, Phase]] = {}
-        self._cpu_left_s = EVENT_CPU_BURST_S
-        self._cpu_at_s = clock()
+        self._wakes_left = IDLE_WAKES_AT_ONCE
+        self._woke_at_s = clock()
 
     def fileno(self) -> int:
         """Ready when something may have changed, and when it is time for the 250 ms check."""
@@ -127,9 +127,9 @@ class SourceHub:
     def poll(self, how: How) -> list[PhaseUpdate]:
         """Reads what may have changed ("event"), or everything ("poll", "tick"); the phase changes in their order."""
         if how == "event":
-            began_cpu_s = time.thread_time()
             updates = self._poll_events()
-            self._budget(time.thread_time() - began_cpu_s)
+            if not updates:
+                self._rest()
             return updates
         announced, _ = self._watch.changed()
         return self._read([(feed, True) for feed in self._feeds.values()], how, announced)
@@ -193,14 +193,14 @@ class SourceHub:
         feed.unannounced = 0 if told else feed.unannounced + 1
         self._watch.set_muted(any(other.unannounced >= UNANNOUNCED for other in self._feeds.values()))
 
-    def _budget(self, spent_s: float) -> None:
+    def _rest(self) -> None:
         now_s = self._clock()
-        refill_s = EVENT_CPU_SHARE * (now_s - self._cpu_at_s)
-        self._cpu_at_s = now_s
-        self._cpu_left_s = min(EVENT_CPU_BURST_S, self._cpu_left_s + refill_s) - spent_s
-        if self._cpu_left_s < 0.0:
-            self._watch.rest(min(MAX_REST_S, -self._cpu_left_s / EVENT_CPU_SHARE))
-            self._cpu_left_s = max(self._cpu_left_s, -EVENT_CPU_SHARE * MAX_REST_S)
+        earned = IDLE_WAKES_PER_S * (now_s - self._woke_at_s)
+        self._woke_at_s = now_s
+        self._wakes_left = min(IDLE_WAKES_AT_ONCE, self._wakes_left + earned) - 1.0
+        if self._wakes_left < 0.0:
+            self._watch.rest(min(MAX_REST_S, -self._wakes_left / IDLE_WAKES_PER_S))
+            self._wakes_left = max(self._wakes_left, -IDLE_WAKES_PER_S * MAX_REST_S)
 
     # -- what is asked
 
