@@ -118,26 +118,30 @@ def _cron(rng: np.random.Generator, runs: int, blocks: int) -> Array:
 
 
 def _slow(model: Model, ratio: float, o: Array, rng: np.random.Generator) -> Array:
-    """A slow program step by step: fractional events of each window, each step spread evenly over its duration."""
-    runs, blocks = o.shape
-    starts = _starts(blocks)
-    # one stretch more than is counted, so that the step across the last window's end is closed too
-    edges = np.arange(2 * blocks + 2) * (WINDOW_S + WASHOUT_S)
-    steps = int(1.2 * edges[-1] / model.slow_step_s) + 10
-    d = np.empty_like(o)
-    for run in range(runs):
-        lasts = model.slow_step_s * np.maximum(0.05, 1.0 + model.slow_jitter * rng.standard_normal(steps))
-        done = np.cumsum(lasts) - rng.random() * model.slow_step_s  # in the program's own time, at full speed
-        on_first = o[run] > 0
-        speed = np.ones(2 * blocks + 1)
-        speed[0:-1:2], speed[1:-1:2] = np.where(on_first, ratio, 1.0), np.where(on_first, 1.0, ratio)
-        own_time = np.concatenate([[0.0], np.cumsum(speed * np.diff(edges))])
-        done = done[done < own_time[-1]]
-        at = np.interp(done, own_time, edges)  # when each step ended, on the clock
-        count = np.interp(starts + WINDOW_S, at, np.arange(at.size)) - np.interp(starts, at, np.arange(at.size))
-        first, second = count[0::2], count[1::2]
-        d[run] = np.where(on_first, np.log(first / second), np.log(second / first))
-    return d
+    """A slow program step by step: fractional events of each window, each step spread evenly over its duration.
+
+    The agent waits for the event that closes the step across a window's end and switches then, so each stretch begins
+    with a step and runs at one speed.
+    """
+    return np.concatenate([_slow_runs(model, ratio, part, rng) for part in np.array_split(o, max(1, len(o) // 500))])
+
+
+def _slow_runs(model: Model, ratio: float, o: Array, rng: np.random.Generator) -> Array:
+    steps = int(2.0 * (WASHOUT_S + WINDOW_S) / model.slow_step_s) + 2
+    counts = []
+    for speed in (ratio, 1.0):
+        jitter = 1.0 + model.slow_jitter * rng.standard_normal((*o.shape, steps))
+        ends = np.cumsum(model.slow_step_s / speed * np.maximum(0.05, jitter), axis=-1)
+        counts.append(_count(ends, WASHOUT_S + WINDOW_S) - _count(ends, WASHOUT_S))
+    return np.asarray(np.log(counts[0] / counts[1]))
+
+
+def _count(ends: Array, at_s: float) -> Array:
+    """Fractional steps done by ``at_s``; ``ends``: when each step ended, along the last axis."""
+    whole = (ends <= at_s).sum(axis=-1, keepdims=True)
+    closes = np.take_along_axis(ends, whole, axis=-1)
+    begins = np.where(whole > 0, np.take_along_axis(ends, np.maximum(whole - 1, 0), axis=-1), 0.0)
+    return np.asarray((whole + (at_s - begins) / (closes - begins))[..., 0])
 
 
 DEFAULT_MODELS: tuple[Model, ...] = (
