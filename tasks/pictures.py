@@ -9,6 +9,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from policies.harness.validity import DEATHS
 from policies.report.document import Arm, Block, Look, Report
 from policies.report.evidence import interval, percent
 from policies.report.sections import margin_words
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["blocks_svg", "compare_svg", "interval_svg", "png", "png_data_uri"]
 
 MAX_LOOK_ROWS = 8
+SPEAKS = DEATHS | {"collapse"}
 PER_PANEL_WIDE, PER_PANEL_NARROW = 40, 20
 
 
@@ -158,11 +160,13 @@ def _draw_intervals(
     axes.axvline(bound, color=COLOURS["harm"], linewidth=1.2, zorder=1)
     axes.axvline(100.0, color=COLOURS["soft"], linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
     top = height - 1 + 1.15
+    roomy_left = bound - left > 0.3 * (right - left)
     axes.annotate(
         f"{margin_words(report)} margin",
         (bound, top),
-        xytext=(4, 0),
+        xytext=(-4 if roomy_left else 4, 0),
         textcoords="offset points",
+        ha="right" if roomy_left else "left",
         va="top",
         color=COLOURS["harm"],
         fontsize=8.5,
@@ -329,7 +333,7 @@ def _mark_left_out(axes: Axes, i: int, block: Block) -> None:
         ha="center",
         va="bottom",
         fontsize=7.5,
-        color=COLOURS["soft"],
+        color=COLOURS["harm" if block.reason in SPEAKS else "soft"],
         zorder=5,
     )
 

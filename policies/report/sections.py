@@ -132,7 +132,9 @@ def _blocks(report: Report) -> Section:
     for block in report.blocks:
         order = f"{on} first" if block.order == "on_first" else f"{off} first"
         dose = "–" if block.on is None or not report.dose.applies else shown(block.on.dose, lambda v: f"{v:.2f}")
-        state = "counted" if block.counted else f"left out: {block.why}"
+        state = (
+            "counted" if block.counted else f"left out: {block.why}" if block.reason != "collapse" else block.why or ""
+        )
         row = [str(block.number), order, arm_rate(block.off), arm_rate(block.on), _ratio(block), dose, state]
         rows.append(tuple(row if report.dose.applies else row[:5] + row[6:]))
     columns = ["Block", "Order", off, on, f"{on} ÷ {off}", "Dose", "State"]
@@ -143,7 +145,8 @@ def _blocks(report: Report) -> Section:
     muted = frozenset(i for i, b in enumerate(report.blocks) if not b.counted)
     caption = (
         f"Rates in {report.rate_unit}. In each block the point on the left ran first. "
-        "Grey blocks are left out, with the reason. The axis does not start at 0."
+        + ("Grey blocks are left out, with the reason. " if muted else "")
+        + "The axis does not start at 0."
     )
     return Section(
         "blocks",
