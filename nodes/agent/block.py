@@ -160,7 +160,8 @@ class BlockRunner:
         await self._until("closing", end.at_s + limit_s, lambda _run: track.count_between(begin.at_s, end.at_s).closed)
         view = agent.progress(spec.rule)
         length_s = end.at_s - begin.at_s
-        counted = view.track.count_between(begin.at_s, end.at_s)
+        # The step that is still open when the wait is over counts as far as it got (rule 2).
+        counted = view.track.count_between(begin.at_s, end.at_s, monotonic_s())
         # A window with a hole in it (a counter that restarted, lines that may be lost) has no count: unknown is not less.
         whole = view.readable and counted.void_s == 0.0 and counted.unknown_s == 0.0
         events = counted.events if whole else None
@@ -225,7 +226,7 @@ class BlockRunner:
         self.collapse = rule, CollapseState(monotonic_s())
 
     def _events_since(self, since_s: float, now_s: float) -> float:
-        return self.agent.progress(self.spec.rule).track.count_between(since_s, now_s).events or 0.0
+        return self.agent.progress(self.spec.rule).track.count_between(since_s, now_s, now_s).events or 0.0
 
     def _check_collapse(self) -> None:
         if self.collapse is None:

@@ -131,13 +131,13 @@ class Agent:
         active = self.runs.active
         if active is not None and active.resting:
             # A self-cost run's OFF window: everything but the progress source rests.
-            self.hub.poll("tick")
+            self.observer.note_phases(self.hub.poll("tick"))
             self.jobs.tick(now_s)
             self.ticked_s = now_s
             self.pulse()
             return
         self.observer.refresh(now_s, self.trees())
-        self.hub.poll("tick")
+        self.observer.note_phases(self.hub.poll("tick"))
         self._read_meter(now_s)
         if active is not None and active.part == "grant" and active.spec.feed is not None:
             self.feed(active)
@@ -172,6 +172,7 @@ class Agent:
     def on_source_event(self) -> None:
         """The watcher woke us: read what changed; a phase of an ``immediate`` rule acts now, the rest waits for the tick."""
         updates = self.hub.poll("event")
+        self.observer.note_phases(updates)
         immediate = {rule.id for rule in self.section.rules if rule.immediate}
         if any(update.rule_id in immediate for update in updates):
             self.evaluate("event")
@@ -305,6 +306,7 @@ class Agent:
         return Conditions(
             program=self.observer.program(run.spec.rule),
             phases_on=self.observer.phases_on(run.spec.rule),
+            phases_begun=self.observer.phases_begun(run.spec.rule),
             asleep_s=boottime_s() - monotonic_s(),
             power=self.observer.power,
             memory_hard=self.observer.memory_level == "hard",

@@ -62,7 +62,7 @@ class Measurer:
         await self._wait(active, "reference", active.spec.reference_s, held=False)
         active.now.part, active.now.until_s = "idle", None
         view, end_s = agent.progress(active.spec.rule), monotonic_s()
-        events = view.track.count_between(begin_s, end_s).events if view.readable else None
+        events = view.track.count_between(begin_s, end_s, end_s).events if view.readable else None
         rate = None if events is None else events / (end_s - begin_s)
         found = {
             "rate": rate,

@@ -15,6 +15,7 @@ from nodes.memory import MemoryReading, read_memory
 from nodes.power import power_source
 from nodes.processes import ProcessTable
 from nodes.sources.hub import SourceHub
+from nodes.sources.views import PhaseUpdate
 from policies.memory_guard import GuardState, MemorySignals, Pool, step_guard
 from policies.rules import Group, ProcInfo, RuleEvent, RuleState, expand_home, groups, start_rule, step_rule
 from policies.section import Rule, Section, timing
@@ -26,15 +27,13 @@ __all__ = ["Observer"]
 DEVICE_USE_CORES = 0.05
 # A program that paused between steps still counts as using the device for this long.
 DEVICE_USE_KEPT_S = 60.0
+PHASE_ON = ("on",)
 
 
 @dataclass(slots=True)
 class _Use:
-    """Whether a rule's program uses the duty device, from its CPU time between two readings."""
+    """Whether a rule's program uses the duty device: when it last did, and whether the newest reading could tell."""
 
-    at_s: float | None = None
-    cpu_s: float | None = None
-    members: frozenset[tuple[int, int | None]] = frozenset()
     used_at_s: float | None = None
     known: bool = False
 
@@ -56,6 +55,7 @@ class Observer:
         self._states: dict[str, RuleState] = {}
         self._use: dict[str, _Use] = {}
         self._phases: dict[tuple[str, int], bool] = {}
+        self._begun: dict[str, int] = {}
         self._sources_ok: dict[str, bool] = {}
         self._victim: str | None = None
         self._home = str(Path.home())
@@ -110,20 +110,12 @@ class Observer:
     def _read_use(self, rule: Rule, found: Group, now_s: float) -> None:
         """With the CPU as duty device: more than 5 % of a core. A GPU's use is not metered, so it stays unknown."""
         use = self._use.setdefault(rule.id, _Use())
-        if self._section.node.duty_device != "cpu":
-            use.known = False
-            return
-        members = frozenset((p.pid, p.start_ticks) for p in found.holding)
-        cpu_s = self.table.cpu_seconds([p.pid for p in found.holding])
-        same = use.at_s is not None and use.cpu_s is not None and cpu_s is not None and members == use.members
-        if same and use.at_s is not None and use.cpu_s is not None and cpu_s is not None and now_s - use.at_s >= 0.5:
-            use.known = True
-            if (cpu_s - use.cpu_s) / (now_s - use.at_s) > DEVICE_USE_CORES:
-                use.used_at_s = now_s
-        elif not same:
-            use.known = False
-        if not same or now_s - (use.at_s or now_s) >= 0.5 or use.at_s is None:
-            use.at_s, use.cpu_s, use.members = now_s, cpu_s, members
+        cores = None
+        if self._section.node.duty_device == "cpu":
+            cores = self.table.cpu_cores_used([p.pid for p in found.holding], now_s)
+        use.known = cores is not None
+        if cores is not None and cores > DEVICE_USE_CORES:
+            use.used_at_s = now_s
 
     def _say_source(self, rule: Rule) -> None:
         if not self.hub.has_progress(rule.id):
@@ -196,13 +188,11 @@ class Observer:
                 continue
             phase = self.hub.phase(rule.id, index)
             key = (rule.id, index)
-            on = phase.state != "off" and phase.state != "soon"
+            on = phase.state in PHASE_ON
             if how == "tick" or rule.immediate or key not in self._phases:
-                if self._phases.get(key, False) != on:
-                    self.journal.write(
-                        "PROTECTION_PHASE_ON" if on else "PROTECTION_PHASE_OFF",
-                        {"rule": rule.id, "phase": index, "how": how, "readable": phase.readable, "why": phase.why},
-                    )
+                if on and key not in self._phases:
+                    # on from the first sight of it; changes are journaled as they are read
+                    self.journal.write("PROTECTION_PHASE_ON", {"rule": rule.id, "phase": index, "how": "start", "why": phase.why})
                 self._phases[key] = on
             found.append(PhaseView(index, self._phases[key], during.pause_fleet.scope, phase.readable))
         return tuple(found)
@@ -213,13 +203,36 @@ class Observer:
         found = self._groups.get(rule)
         return frozenset((p.pid, p.start_ticks or 0) for p in found.roots) if found else frozenset()
 
+    def note_phases(self, updates: Sequence[PhaseUpdate]) -> None:
+        """Journal each change of a phase, short ones between two judgements too."""
+        for update in updates:
+            was_on, is_on = update.old in PHASE_ON, update.new in PHASE_ON
+            if was_on == is_on:
+                continue
+            if is_on:
+                self._begun[update.rule_id] = self._begun.get(update.rule_id, 0) + 1
+            self.journal.write(
+                "PROTECTION_PHASE_ON" if is_on else "PROTECTION_PHASE_OFF",
+                {
+                    "rule": update.rule_id,
+                    "phase": update.index,
+                    "how": update.how,
+                    "path": update.path,
+                    "why": update.why,
+                    "code": update.code,
+                },
+            )
+
+    def phases_begun(self, rule: str) -> int:
+        return self._begun.get(rule, 0)
+
     def phases_on(self, rule: str) -> tuple[str, ...]:
         """Phases of the rule that pause fleet work now. Read here and now, not at the last tick."""
         wanted = self._section.rule(rule)
         names = []
         for index, during in enumerate(wanted.during if wanted else ()):
             phase = self.hub.phase(rule, index)
-            if during.pause_fleet is not None and phase.state not in ("off", "soon"):
+            if during.pause_fleet is not None and phase.state in PHASE_ON:
                 names.append(f"phase {index + 1} of rule {rule}" + ("" if phase.readable else " (unreadable)"))
         return tuple(names)
 

@@ -124,7 +124,7 @@ class Planner:
                 "count units of work instead; or --accept-timed-source, for a demonstration certificate at most",
                 {"cv": timed.cv, "mean_s": timed.mean_s, "gaps": timed.gaps},
             )
-        fit = window_fits(view.track, spec.window_s)
+        fit = window_fits(view.track, spec.window_s, live=False)
         if fit.ok is False:
             raise Refused(
                 "RUN_WINDOW_TOO_SHORT",

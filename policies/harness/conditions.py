@@ -20,11 +20,13 @@ SUSPEND_S = 1.0
 class Conditions:
     """One instant. ``program``: (pid, start ticks) of the matched processes that no matched process started.
 
+    ``phases_begun`` counts phases that began since the agent started, so that one that came and went is seen as well.
     ``power`` and ``source_why`` None: nothing known about power; the source reads.
     """
 
     program: frozenset[tuple[int, int]]
     phases_on: tuple[str, ...]
+    phases_begun: int
     asleep_s: float
     power: str | None
     memory_hard: bool
@@ -56,6 +58,8 @@ def disturbances(before: Conditions, now: Conditions) -> tuple[tuple[LeftOut, st
         found.append(("power_source", f"{before.power} → {now.power}"))
     if now.phases_on:
         found.append(("phase", f"{', '.join(now.phases_on)} is on"))
+    elif now.phases_begun != before.phases_begun:
+        found.append(("phase", "a phase came and went"))
     if now.owner_pause:
         found.append(("owner_pause", "the owner paused all fleet work"))
     return tuple(found)

@@ -8,7 +8,7 @@ import pytest
 
 from policies.harness.conditions import Conditions, disturbances
 
-CALM = Conditions(frozenset({(100, 5)}), (), 3.0, "mains", False, False, None)
+CALM = Conditions(frozenset({(100, 5)}), (), 0, 3.0, "mains", False, False, None)
 
 
 def first(now: Conditions, before: Conditions = CALM) -> str | None:
@@ -29,6 +29,7 @@ def test_an_undisturbed_block_stays() -> None:
         (replace(CALM, memory_hard=True), "memory_guard"),
         (replace(CALM, source_why="gone"), "source_unreadable"),
         (replace(CALM, phases_on=("uploading",)), "phase"),
+        (replace(CALM, phases_begun=1), "phase"),
         (replace(CALM, power="battery"), "power_source"),
         (replace(CALM, owner_pause=True), "owner_pause"),
     ],
