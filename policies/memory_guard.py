@@ -118,7 +118,7 @@ def step_guard(
         state, evict, not_gone = _evict(state, signals, limits, pressing)
     why = _why(free_pct, grown_mb, known, limits)
     no_duty = state.now_s < no_duty_until_s
-    return state, GuardDecision(level, level == "clear" and known, why, evict, code, no_duty, not_gone)
+    return state, GuardDecision(level, level == "clear", why, evict, code, no_duty, not_gone)
 
 
 def _least_free(signals: MemorySignals) -> tuple[float | None, bool]:

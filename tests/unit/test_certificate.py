@@ -185,8 +185,11 @@ def test_case_119_wall_clock_arithmetic_would_be_an_hour_off() -> None:
     issued = datetime(2026, 3, 20, 1, 30, tzinfo=berlin)
     by_wall_clock = issued + timedelta(days=14)
     assert by_wall_clock.timestamp() - issued.timestamp() == 14 * 86_400 - 3600
-    found = certificate(record(ended_at=issued.isoformat()))
-    assert found.expires_at.timestamp() - by_wall_clock.timestamp() == 3600
+    for found in (
+        certificate(record(ended_at=issued.isoformat())),
+        certificate(record(ended_at=None), now=issued),
+    ):
+        assert found.expires_at.timestamp() - by_wall_clock.timestamp() == 3600
 
 
 def test_case_119_the_two_half_past_twos_of_an_autumn_night_are_told_apart() -> None:

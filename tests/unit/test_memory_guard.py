@@ -108,6 +108,13 @@ def test_it_ends_when_enough_came_back_although_the_margin_keeps_the_level() -> 
     assert {decision.level for decision in decisions} == {"hard"}
 
 
+def test_it_ends_when_memory_is_clear_although_less_came_back() -> None:
+    limits = Memory(min_reclaim_gb=50)
+    state, _ = drive([(0, reading(7, a=5, b=3))], limits=limits)
+    _, decisions = drive([(2.0 * tick, reading(15, b=3)) for tick in range(1, 20)], state, limits)
+    assert {(decision.level, decision.evict) for decision in decisions} == {("clear", None)}
+
+
 def test_it_begins_again_when_memory_presses_again() -> None:
     state, _ = drive([(0, reading(7, a=5, b=3)), (2, reading(9.5, b=3)), (20, reading(9.5, b=3))])
     _, (again,) = drive([(22, reading(6, b=3))], state)

@@ -115,6 +115,18 @@ def test_a_clock_that_goes_back_stands_still() -> None:
     assert drive([(104, True)], state=state)[1] == [(104, "PROTECTION_ACTIVE")]
 
 
+def test_a_clock_that_goes_back_does_not_run_the_same_seconds_twice() -> None:
+    _, seen = drive([(100, True), (10, False), (11, True), (20, True), (103, True)])
+    assert seen == []
+
+
+def test_an_old_cooldown_that_ends_while_the_rule_is_active_again_releases_nothing() -> None:
+    """Cleared at 68 its work would go on at 188; the program came back before that and stays."""
+    state, seen = drive(every(0, 8, True) + every(8, 80, False) + every(80, 400, True))
+    assert [code for _, code in seen] == ["PROTECTION_ACTIVE", "PROTECTION_CLEARED", "PROTECTION_ACTIVE"]
+    assert state.holds
+
+
 def test_no_times_at_all() -> None:
     instant = Cooldown(base_s=0, max_s=0)
     _, seen = drive([(0, True), (1, False)], enter_for_s=0, exit_after_s=0, cooldown=instant)

@@ -60,6 +60,26 @@ def test_memory_levels_of_two_owners_never_cross() -> None:
     assert merged.min_reclaim_gb == 9
 
 
+def test_each_memory_key_takes_the_stricter() -> None:
+    own = Memory(
+        soft_free_pct=20, hard_free_pct=5, swap_growth_soft_mb_min=100, swap_growth_hard_mb_min=900, min_reclaim_gb=1
+    )
+    fleet = Memory(
+        soft_free_pct=15, hard_free_pct=7, swap_growth_soft_mb_min=200, swap_growth_hard_mb_min=800, min_reclaim_gb=3
+    )
+    assert node_of({"memory": own}, {"memory": fleet}).memory == Memory(
+        soft_free_pct=20, hard_free_pct=7, swap_growth_soft_mb_min=100, swap_growth_hard_mb_min=800, min_reclaim_gb=3
+    )
+
+
+def test_each_timing_key_takes_the_stricter() -> None:
+    own = Defaults(enter_for_s=2, exit_after_s=9, cooldown=Cooldown(base_s=1, backoff=3, max_s=50, window_s=7))
+    fleet = Defaults(enter_for_s=3, exit_after_s=8, cooldown=Cooldown(base_s=2, backoff=2, max_s=40, window_s=9))
+    assert node_of({"defaults": own}, {"defaults": fleet}).defaults == Defaults(
+        enter_for_s=2, exit_after_s=9, cooldown=Cooldown(base_s=2, backoff=3, max_s=50, window_s=9)
+    )
+
+
 def test_timing_defaults_reach_the_rules_of_both() -> None:
     rule = "[[rule]]\nid = 'a'\nmatch = { name = 'a' }\nevict = true\n"
     own = parse_section("[node.defaults]\nexit_after_s = 10\ncooldown = { base_s = 9, max_s = 20 }\n" + rule)
