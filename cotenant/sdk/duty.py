@@ -33,7 +33,10 @@ CREDIT_S = 0.010
 REPORT_S = 2.0
 # an idle this short is slept through: waking for a document would cost more than it saves
 PLAIN_SLEEP_S = 0.003
-CHILDREN_EVERY_S = 0.020
+CHILDREN_EVERY_S = 0.050
+# Waking up costs CPU time, which is owed as well. Paid before the unit it would want another sleep, and so on; it is
+# carried over to the next unit instead, up to this much.
+WAKE_S = 0.001
 RECENT_UNITS = 8
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
@@ -109,9 +112,9 @@ class Duty:
         self._rate = self._asked()
         return now
 
-    def _wait_s(self) -> float | None:
-        """How long until a unit may start: 0 now, None until the duty changes."""
-        if self._rate is None or self._debt_s <= 0.0 < self._rate:
+    def _wait_s(self, slack_s: float) -> float | None:
+        """How long until a unit may start: 0 now, None until the duty changes. A debt of ``slack_s`` may stay."""
+        if self._rate is None or self._debt_s <= slack_s and self._rate > 0.0:
             return 0.0
         if self._rate <= 0.0:
             return None
@@ -123,7 +126,7 @@ class Duty:
         if now - self._children_at >= CHILDREN_EVERY_S:
             self._children_at = now
             reaped = resource.getrusage(resource.RUSAGE_CHILDREN)
-            alive = _descendants_cpu_s(os.getpid())
+            alive = _descendants_cpu_s(os.getpid()) if _has_children() else 0.0
             # while a child is collected it may be missing from both for a moment; the sum never falls
             self._children_s = max(self._children_s, reaped.ru_utime + reaped.ru_stime + alive)
         return time.process_time() + self._children_s
@@ -138,18 +141,19 @@ class Duty:
         return _Unit(self)
 
     def _enter(self) -> float:
+        slack_s = 0.0
         while True:
             seen = self._look()
             with self._lock:
                 changes = self._changes
                 now = self._settle()
-                wait_s = self._wait_s()
+                wait_s = self._wait_s(slack_s)
                 if wait_s == 0.0:
                     self._open += 1
                     return now
                 self._idle_begins(now)
             try:
-                self._sleep(seen, changes, wait_s)
+                slack_s = WAKE_S if self._sleep(seen, changes, wait_s) else 0.0
             finally:
                 with self._lock:
                     self._idle_ends()
@@ -164,15 +168,15 @@ class Duty:
             seen = self._ctl.news
         return seen
 
-    def _sleep(self, seen: int, changes: int, wait_s: float | None) -> None:
+    def _sleep(self, seen: int, changes: int, wait_s: float | None) -> bool:
+        """Sleep; whether it was to the end."""
         if wait_s is not None and wait_s <= PLAIN_SLEEP_S:
             time.sleep(wait_s)
-        elif self._ctl is not None:
-            self._ctl.wait(seen, wait_s)
-        else:
-            with self._changed:
-                if self._changes == changes:
-                    self._changed.wait(wait_s)
+            return True
+        if self._ctl is not None:
+            return not self._ctl.wait(seen, wait_s)
+        with self._changed:
+            return self._changes == changes and not self._changed.wait(wait_s)
 
     async def _enter_async(self) -> float:
         import asyncio
@@ -180,6 +184,7 @@ class Duty:
         loop = asyncio.get_running_loop()
         news = asyncio.Event()
         end = self._subscribe(lambda: loop.call_soon_threadsafe(news.set))
+        slack_s = 0.0
         try:
             while True:
                 news.clear()
@@ -188,14 +193,16 @@ class Duty:
                 with self._lock:
                     now = self._settle()
                     if not paused:
-                        wait_s = self._wait_s()
+                        wait_s = self._wait_s(slack_s)
                         if wait_s == 0.0:
                             self._open += 1
                             return now
                         self._idle_begins(now)
                 try:
-                    with contextlib.suppress(asyncio.TimeoutError):
-                        await asyncio.wait_for(news.wait(), wait_s)
+                    slack_s = 0.0
+                    await asyncio.wait_for(news.wait(), wait_s)
+                except asyncio.TimeoutError:
+                    slack_s = WAKE_S
                 finally:
                     if not paused:
                         with self._lock:
@@ -351,6 +358,15 @@ def _declared_cores(ctl: Control | None) -> float:
     except (OSError, ValueError, KeyError, TypeError):
         return 1.0
     return float(cores) if isinstance(cores, (int, float)) and cores > 0 else 1.0
+
+
+def _has_children() -> bool:
+    """One system call, against dozens for looking them up; most runners have none."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except OSError:
+        return False
+    return True
 
 
 def _descendants_cpu_s(pid: int) -> float:

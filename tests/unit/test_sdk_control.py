@@ -1,0 +1,150 @@
+"""The control document from the runner's side."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cotenant.sdk.control import Control, Stopped
+
+
+def write(workdir: Path, document: object) -> None:
+    temporary = workdir / "control.tmp"
+    temporary.write_text(document if isinstance(document, str) else json.dumps(document))
+    temporary.replace(workdir / "control.json")
+
+
+def nudge() -> None:
+    os.kill(os.getpid(), signal.SIGUSR1)
+
+
+@pytest.fixture
+def ctl(tmp_path: Path) -> Iterator[Control]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGTERM)}
+    write(tmp_path, {"seq": 0})
+    yield Control(tmp_path)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_limits_in_force_at_the_start_are_read(tmp_path: Path, ctl: Control) -> None:
+    write(tmp_path, {"seq": 1, "stop": False, "pause": False, "gpu_duty": 0.3, "threads": 2})
+    fresh = Control(tmp_path)
+    assert (fresh.gpu_duty, fresh.threads, fresh.seq) == (0.3, 2, 1)
+
+
+def test_the_document_is_read_when_nudged_and_only_then(tmp_path: Path, ctl: Control) -> None:
+    write(tmp_path, {"seq": 1, "gpu_duty": 0.5})
+    assert ctl.gpu_duty is None
+    nudge()
+    assert ctl.gpu_duty == 0.5
+
+
+def test_only_a_newer_seq_applies(tmp_path: Path, ctl: Control) -> None:
+    for seq, duty, expected in ((3, 0.5, 0.5), (3, 0.9, 0.5), (2, 0.9, 0.5), (4, 0.1, 0.1)):
+        write(tmp_path, {"seq": seq, "gpu_duty": duty})
+        nudge()
+        assert ctl.gpu_duty == expected
+
+
+@pytest.mark.parametrize("bad", ["", "{", "[]", '"x"', '{"gpu_duty": 1}', '{"seq": true}', '{"seq": "9"}', "\udcff"])
+def test_a_malformed_document_is_survived_and_changes_nothing(tmp_path: Path, ctl: Control, bad: str) -> None:
+    write(tmp_path, {"seq": 1, "gpu_duty": 0.5})
+    nudge()
+    assert ctl.gpu_duty == 0.5
+    (tmp_path / "control.json").write_bytes(bad.encode("utf-8", "surrogateescape"))
+    nudge()
+    assert ctl.gpu_duty == 0.5
+    (tmp_path / "control.json").unlink()
+    nudge()
+    assert ctl.gpu_duty == 0.5
+    write(tmp_path, {"seq": 2, "gpu_duty": 0.25})
+    nudge()
+    assert ctl.gpu_duty == 0.25
+
+
+@pytest.mark.parametrize("bad", [-0.1, 1.1, "0.2", True, float("nan")])
+def test_a_limit_that_makes_no_sense_leaves_the_one_in_force(tmp_path: Path, ctl: Control, bad: object) -> None:
+    write(tmp_path, {"seq": 1, "gpu_duty": 0.5})
+    nudge()
+    assert ctl.gpu_duty == 0.5
+    write(tmp_path, {"seq": 2, "gpu_duty": bad, "pause": True})
+    nudge()
+    assert (ctl.gpu_duty, ctl.pause) == (0.5, True)
+
+
+def test_stop_stays_and_is_acknowledged(tmp_path: Path, ctl: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OARBANK_MODULE", "llmserve")
+    write(tmp_path, {"seq": 1, "stop": True, "reason": "evicted"})
+    nudge()
+    with pytest.raises(Stopped, match="evicted"):
+        ctl.safe_point()
+    write(tmp_path, {"seq": 2, "stop": False})
+    nudge()
+    with pytest.raises(Stopped):
+        ctl.check()
+    assert ctl.acknowledge_stop() == 75
+    failure = json.loads((tmp_path / "failure.json").read_text())
+    assert (failure["reason"], failure["fault"]) == ("llmserve/stopped", "transient")
+
+
+def test_term_is_a_stop(ctl: Control) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+    with pytest.raises(Stopped):
+        ctl.safe_point()
+
+
+def test_a_pause_blocks_until_a_newer_document_clears_it(tmp_path: Path, ctl: Control) -> None:
+    write(tmp_path, {"seq": 1, "pause": True})
+    nudge()
+    assert ctl.check() is True
+    passed: list[float] = []
+    thread = threading.Thread(target=lambda: (ctl.safe_point(), passed.append(time.monotonic())))
+    thread.start()
+    for seq in (2, 3, 4):  # nudges that leave the pause in force
+        write(tmp_path, {"seq": seq, "pause": True})
+        nudge()
+        time.sleep(0.02)
+    assert passed == []
+    cleared = time.monotonic()
+    write(tmp_path, {"seq": 5, "pause": False})
+    nudge()
+    thread.join(60)
+    assert passed
+    assert passed[0] >= cleared
+    assert 0.0 < ctl.paused_s <= time.monotonic() - cleared + 60
+
+
+def test_a_pause_in_the_main_thread_ends_with_the_nudge(tmp_path: Path, ctl: Control) -> None:
+    write(tmp_path, {"seq": 1, "pause": True})
+    nudge()
+
+    def clear() -> None:
+        time.sleep(0.1)
+        write(tmp_path, {"seq": 2, "pause": False})
+        nudge()
+
+    thread = threading.Thread(target=clear)
+    thread.start()
+    ctl.safe_point()  # the test's own time limit is the deadline
+    thread.join()
+
+
+def test_a_nudge_between_look_and_sleep_is_not_slept_through(tmp_path: Path, ctl: Control) -> None:
+    for seq in range(1, 200):
+        seen = ctl.news
+        write(tmp_path, {"seq": seq, "gpu_duty": 0.5})
+        nudge()
+        assert ctl.wait(seen, 60.0), "the nudge came after the look"
+
+
+def test_phase_is_one_line(tmp_path: Path, ctl: Control) -> None:
+    ctl.phase("loading\nmodel")
+    assert (tmp_path / "phase").read_text() == "loading model\n"

@@ -1,0 +1,265 @@
+"""The account of a duty, on a clock that the test moves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time as real_time
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cotenant.sdk import duty as module
+from cotenant.sdk.duty import CREDIT_S, WAKE_S, Duty
+
+
+@dataclass
+class Clock:
+    """Monotonic and CPU seconds; sleeping overshoots by what the test says and itself costs CPU."""
+
+    now: float = 1000.0
+    cpu: float = 5.0
+    overshoot_s: float = 0.0
+    wake_cpu_s: float = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds + self.overshoot_s
+        self.cpu += self.wake_cpu_s
+
+    def work(self, wall_s: float, cpu_s: float | None = None) -> None:
+        self.now += wall_s
+        self.cpu += wall_s if cpu_s is None else cpu_s
+
+
+def governed(clock: Clock, device: str, duty: float, monkeypatch: pytest.MonkeyPatch, cores: float = 1.0) -> Duty:
+    fake = SimpleNamespace(
+        monotonic=lambda: clock.now, process_time=lambda: clock.cpu, time=lambda: clock.now, sleep=clock.sleep
+    )
+    monkeypatch.setattr(module, "time", fake)
+    monkeypatch.setattr(module, "_has_children", lambda: False)
+    monkeypatch.setattr(module.resource, "getrusage", lambda _: SimpleNamespace(ru_utime=0.0, ru_stime=0.0))
+    monkeypatch.setattr(module, "PLAIN_SLEEP_S", float("inf"))
+    made = Duty(None, device=device, cores=cores)  # type: ignore[arg-type]
+    made.set(duty)
+    return made
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    units=st.lists(st.floats(0.0005, 0.3), min_size=2, max_size=60),
+    duty=st.floats(0.05, 0.95),
+    overshoot=st.floats(0.0, 0.05),
+    wake_cpu=st.floats(0.0, 0.0005),
+    given_share=st.floats(0.2, 1.0),
+    device=st.sampled_from(["gpu", "cpu"]),
+)
+def test_no_stretch_holds_more_than_the_duty(
+    units: list[float], duty: float, overshoot: float, wake_cpu: float, given_share: float, device: str
+) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        clock = Clock(overshoot_s=overshoot, wake_cpu_s=wake_cpu if device == "cpu" else 0.0)
+        governor = governed(clock, device, duty, monkeypatch)
+        begun: list[tuple[float, float]] = []
+        for unit_s in units:
+            with governor.unit():
+                begun.append((clock.now, unit_s))
+                # on cpu the host gives only a part of the time
+                clock.work(unit_s / given_share if device == "cpu" else unit_s, unit_s)
+    for first in range(len(begun)):
+        used = 0.0
+        for last in range(first, len(begun) - 1):
+            used += begun[last][1]
+            stretch = begun[last + 1][0] - begun[first][0]
+            assert used <= duty * (stretch + CREDIT_S) + WAKE_S + 1e-6
+
+
+def test_the_next_unit_starts_after_b_over_d(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    governor = governed(clock, "gpu", 0.25, monkeypatch)
+    starts = []
+    for _ in range(4):
+        with governor.unit():
+            starts.append(clock.now)
+            clock.work(0.1)
+    assert [b - a for a, b in zip(starts, starts[1:], strict=False)] == pytest.approx([0.4] * 3)
+    assert governor.busy_s == pytest.approx(0.4)
+    assert governor.idle_s == pytest.approx(0.9)
+
+
+def test_lateness_is_not_paid_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(overshoot_s=0.002)
+    governor = governed(clock, "gpu", 0.5, monkeypatch)
+    begin = clock.now
+    for _ in range(1000):
+        with governor.unit():
+            clock.work(0.001)
+    # 1 ms units at 0.5 leave 1 ms of idle; sleeps that last 2 ms longer are made good by units that do not sleep
+    assert governor.busy_s / (clock.now - begin) > 0.49
+
+
+def test_a_host_that_gives_nothing_earns_no_burst(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    governor = governed(clock, "cpu", 0.5, monkeypatch)
+    with governor.unit():
+        clock.work(30.0, 0.01)  # starved for half a minute
+    begin, before = clock.now, governor.busy_s
+    for _ in range(200):
+        with governor.unit():
+            clock.work(0.01)
+    share = (governor.busy_s - before) / (clock.now - begin)
+    assert share <= 0.5 + 0.01
+
+
+def test_cpu_between_units_is_owed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    governor = governed(clock, "cpu", 0.5, monkeypatch)
+    begin = clock.now
+    for _ in range(50):
+        clock.work(0.01)  # tokenising, outside of any unit
+        with governor.unit():
+            clock.work(0.01)
+    assert (clock.cpu - 5.0) / (clock.now - begin) <= 0.52
+
+
+def test_cores_make_a_duty_of_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    governor = governed(clock, "cpu", 0.5, monkeypatch, cores=2.0)
+    begin = clock.now
+    for _ in range(50):
+        with governor.unit():
+            clock.work(0.01, 0.02)  # two threads
+    assert (clock.cpu - 5.0) / 2.0 / (clock.now - begin) == pytest.approx(0.5, abs=0.02)
+
+
+def test_a_new_duty_changes_the_remaining_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    governor = governed(clock, "gpu", 0.1, monkeypatch)
+    with governor.unit():
+        clock.work(0.1)
+    clock.now += 0.4  # of 0.9 s idle; 0.05 device seconds are owed still
+    governor.set(0.5)
+    begin = clock.now
+    with governor.unit():
+        pass
+    assert clock.now - begin == pytest.approx(0.1, abs=0.001)
+
+
+def test_without_a_duty_nothing_idles_and_nothing_is_owed_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    governor = governed(clock, "gpu", 0.1, monkeypatch)
+    governor.set(None)
+    begin = clock.now
+    for _ in range(10):
+        with governor.unit():
+            clock.work(1.0)
+    assert clock.now - begin == pytest.approx(10.0)
+    governor.set(0.5)
+    with governor.unit():
+        assert clock.now - begin == pytest.approx(10.0)
+
+
+def test_scale_fits_a_unit_into_the_share_of_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    governor = governed(clock, "gpu", 0.2, monkeypatch)
+    assert governor.scale() == 1.0
+    with governor.unit():
+        clock.work(0.1)
+    assert governor.scale() == 1.0
+    with governor.unit():
+        clock.work(0.8)
+    assert governor.scale() == pytest.approx(0.25)
+    governor.set(None)
+    assert governor.scale() == 1.0
+
+
+def test_duty_0_waits_for_one_above_0() -> None:
+    governor = Duty(None)
+    governor.set(0.0)
+    entered = threading.Event()
+
+    def work() -> None:
+        with governor.unit():
+            entered.set()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    assert not entered.wait(0.3)
+    governor.set(0.5)
+    assert entered.wait(60)
+    thread.join(60)
+
+
+def test_units_of_several_threads_are_counted_once() -> None:
+    governor = Duty(None)
+    governor.set(0.5)
+    begin = real_time.monotonic()
+
+    def work() -> None:
+        for _ in range(10):
+            with governor.unit():
+                real_time.sleep(0.02)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    wall = real_time.monotonic() - begin
+    assert governor.busy_s <= 0.5 * (wall + CREDIT_S) + 0.2, "overlapping units add up to no more than the duty"
+    assert governor.busy_s <= wall
+
+
+def test_asyncio_units_idle_without_blocking_the_loop() -> None:
+    async def main() -> tuple[int, float, float]:
+        governor = Duty(None)
+        governor.set(0.2)
+        ticks = 0
+        done = asyncio.Event()
+
+        async def count() -> None:
+            nonlocal ticks
+            while not done.is_set():
+                ticks += 1
+                await asyncio.sleep(0.005)
+
+        counter = asyncio.create_task(count())
+        begin = real_time.monotonic()
+        for _ in range(4):
+            async with governor.unit():
+                real_time.sleep(0.02)
+        done.set()
+        await counter
+        return ticks, governor.busy_s, real_time.monotonic() - begin
+
+    ticks, busy_s, wall_s = asyncio.run(main())
+    assert ticks > 4
+    # the last unit's own idle lies behind the end
+    assert busy_s - 0.02 <= 0.2 * (wall_s + CREDIT_S) + 0.02
+
+
+def test_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REPORT_S", 0.2)
+    path = tmp_path / "events.ndjson"
+    with Duty(None, events=path, device="cpu") as governor:
+        governor.set(0.5)
+        with governor.unit():
+            real_time.sleep(0.5)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert lines
+    for line in lines:
+        assert {"type", "name", "value", "duty", "device", "t"} == set(line)
+        assert (line["type"], line["name"], line["device"]) == ("metric", "gpu_duty", "cpu")
+
+
+def test_nonsense_is_refused() -> None:
+    governor = Duty(None)
+    for bad in (-0.1, 1.5):
+        with pytest.raises(ValueError, match="between 0 and 1"):
+            governor.set(bad)
+    with pytest.raises(ValueError, match="gpu"):
+        Duty(None, device="tpu")  # type: ignore[arg-type]
