@@ -12,8 +12,6 @@ from policies.report.words import clean
 
 __all__ = ["attempts", "facts", "rate_unit"]
 
-GIB = float(1 << 30)
-
 
 def rate_unit(record: Mapping[str, Any]) -> str:
     """What a rate counts a second: "steps/s"; "events/s" where the source has no unit."""
@@ -68,6 +66,10 @@ def _map(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
+def _list(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, Sequence) and not isinstance(value, str) else ()
+
+
 def _work(record: Mapping[str, Any], spec: RunSpec) -> str | None:
     if spec.kind == "null":
         return "none: both windows are OFF"
@@ -96,10 +98,11 @@ def _program(record: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> str |
         argv = process.get("argv")
         command = " ".join(clean(a) for a in argv) if isinstance(argv, Sequence) and not isinstance(argv, str) else ""
         lines.append(clean(f"pid {process.get('pid')}: {command or process.get('exe')}"))
-    program = _map(fingerprint.get("program"))
-    for label, key in (("sha256", "exe_sha256"), ("sha256", "sha256"), ("script sha256", "script_sha256")):
-        if program.get(key):
-            lines.append(f"{label} {clean(program[key], 16)}")
+    for raw in _list(fingerprint.get("program")):
+        program = _map(raw)
+        for label, key in (("sha256", "exe_sha256"), ("script sha256", "script_sha256")):
+            if program.get(key):
+                lines.append(f"{label} {clean(program[key], 16)}")
     return "; ".join(lines) or None
 
 
@@ -119,20 +122,24 @@ def _reference(record: Mapping[str, Any]) -> str | None:
 
 
 def _hardware(fingerprint: Mapping[str, Any]) -> str | None:
-    hardware = _map(fingerprint.get("hardware")) or fingerprint
-    parts = [clean(hardware.get("cpu") or hardware.get("cpu_model"))]
-    if hardware.get("cores"):
-        parts.append(f"{clean(hardware['cores'])} cores")
-    if isinstance(hardware.get("memory_bytes"), (int, float)):
-        parts.append(f"{hardware['memory_bytes'] / GIB:.1f} GiB")
-    for raw in hardware.get("gpus") or ():
+    parts = [clean(fingerprint.get("cpu_model"))]
+    if fingerprint.get("cores"):
+        parts.append(f"{clean(fingerprint['cores'])} cores")
+    if isinstance(fingerprint.get("memory_gib"), (int, float)):
+        parts.append(f"{fingerprint['memory_gib']:.1f} GiB")
+    gpus = fingerprint.get("gpus")
+    if gpus is not None and not _list(gpus):
+        parts.append("no GPU")
+    for raw in _list(gpus):
         gpu = _map(raw)
         driver = f" (driver {clean(gpu['driver'])})" if gpu.get("driver") else ""
-        parts.append(clean(gpu.get("name")) + driver)
+        parts.append((clean(gpu.get("name")) or "GPU of unknown name") + driver)
+    if fingerprint and gpus is None:
+        parts.append("GPUs unknown")
     return ", ".join(p for p in parts if p) or None
 
 
 def _system(fingerprint: Mapping[str, Any]) -> str | None:
-    name = " ".join(clean(fingerprint[k]) for k in ("os", "os_name", "os_major") if fingerprint.get(k))
+    name = " ".join(clean(fingerprint[k]) for k in ("os_name", "os_major") if fingerprint.get(k))
     kernel = clean(fingerprint.get("kernel"))
     return ", ".join(p for p in (name, f"kernel {kernel}" if kernel else "") if p) or None

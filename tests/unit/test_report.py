@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from report_samples import ENDINGS, NAMES, RUNS, flat, record, rendered
 
+from policies.certificate.fingerprint import Fingerprint
 from policies.harness.plan_text import verdict_sentence
 from policies.harness.schedule import run_looks
 from policies.harness.validity import decide_blocks
@@ -46,6 +47,15 @@ def test_the_samples_are_what_the_script_beside_them_writes() -> None:
         sys.path.remove(str(RUNS))
     for name, sample in make.SAMPLES.items():
         assert json.loads(json.dumps(sample())) == record(name), name
+
+
+def test_a_sample_has_the_shapes_that_an_agent_records() -> None:
+    print_ = Fingerprint.model_validate(record("pass")["fingerprint"])
+    text = flat(rendered("pass").text)
+    assert print_.cpu_model is not None
+    assert print_.cpu_model in text
+    assert "62.7 GiB, NVIDIA GeForce RTX 4090 (driver 570.86.15)" in text
+    assert "script sha256 0b9a6f2e4ddc0a9b…" in text
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -18,9 +18,9 @@ from typing import Any
 HERE = Path(__file__).parent
 START = datetime(2026, 11, 20, 22, 5, 11, tzinfo=UTC)
 FINGERPRINT = {
-    "cpu": "AMD Ryzen 9 7950X 16-Core Processor",
+    "cpu_model": "AMD Ryzen 9 7950X 16-Core Processor",
     "cores": 16,
-    "memory_bytes": 67_351_441_408,
+    "memory_gib": 62.7,
     "gpus": [
         {
             "name": "NVIDIA GeForce RTX 4090",
@@ -29,17 +29,19 @@ FINGERPRINT = {
             "driver": "570.86.15",
         }
     ],
-    "os": "Ubuntu",
+    "os_name": "Ubuntu",
     "os_major": "24",
     "kernel": "6.8.0-51-generic",
     "agent_version": "0.1.0",
-    "program": {
-        "exe": "/usr/bin/python3.12",
-        "exe_sha256": "5d4b9e9c4b0d41d6a2bd8a0a9e13d2f7bb3c2e4f4a1c68cf9a8c1c9c1b1f2d10",
-        "script": "/home/ada/trainer/train.py",
-        "script_sha256": "0b9a6f2e4ddc0a9b8d61d2e1c0f98a7b6c5d4e3f2a1b0c9d8e7f6a5b4c3d2e1f",
-        "argv": ["/usr/bin/python3.12", "/home/ada/trainer/train.py", "--epochs", "40"],
-    },
+    "program": [
+        {
+            "exe": "/usr/bin/python3.12",
+            "exe_sha256": "5d4b9e9c4b0d41d6a2bd8a0a9e13d2f7bb3c2e4f4a1c68cf9a8c1c9c1b1f2d10",
+            "script": "/home/ada/trainer/train.py",
+            "script_sha256": "0b9a6f2e4ddc0a9b8d61d2e1c0f98a7b6c5d4e3f2a1b0c9d8e7f6a5b4c3d2e1f",
+            "argv": ["/usr/bin/python3.12", "/home/ada/trainer/train.py", "--epochs", "40"],
+        }
+    ],
 }
 WORK = {
     "module": "dev.cotenant.llmserve",
@@ -205,7 +207,7 @@ class Run:
                     {
                         "pid": 4121,
                         "exe": "/usr/bin/python3.12",
-                        "argv": FINGERPRINT["program"]["argv"],  # type: ignore[index]
+                        "argv": FINGERPRINT["program"][0]["argv"],  # type: ignore[index]
                         "started_at": (START - timedelta(hours=3)).isoformat(),
                     }
                 ]
@@ -396,7 +398,12 @@ def hostile() -> dict[str, Any]:
     record = run.record("aborted", reason=bad, spec={"rule": bad, "work": bad, "node": bad}, node=bad, reviewed_by=bad)
     record["program"] = {"processes": [{"pid": 1, "exe": bad, "argv": [bad, "=cmd()"], "started_at": bad}]}
     record["source"] = {"kind": bad, "path": bad, "unit": bad, "timed": False}
-    record["fingerprint"] = {"cpu": bad, "gpus": [{"name": bad}], "os": bad, "program": {"exe": bad}}
+    record["fingerprint"] = {
+        "cpu_model": bad,
+        "gpus": [{"name": bad}],
+        "os_name": bad,
+        "program": [{"exe_sha256": bad}],
+    }
     record["attempts_before"] = [{"run": bad, "ending": bad, "ended_at": bad, "duty": None, "R": None}]
     return record
 
