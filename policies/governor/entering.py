@@ -20,7 +20,18 @@ def enter(moment: Moment, row: Transition) -> tuple[GovernorState, tuple[Entry, 
     state = moment.state
     # The level is remembered whenever a running budget ends, whatever ends it.
     resume = state.budget if state.name == "running" else state.resume
-    entered = replace(state, name=row.target, since_s=moment.now_s, budget=0.0, resume=resume, ticks=0, again="")
+    ended_s = moment.now_s if state.name in ("running", "free", "stood_down") else state.ended_s
+    entered = replace(
+        state,
+        name=row.target,
+        since_s=moment.now_s,
+        budget=0.0,
+        resume=resume,
+        stretch_s=moment.now_s,
+        ticks=0,
+        ended_s=ended_s,
+        again="",
+    )
     entered, data = _ENTER[row.target](entered, moment)
     entries = [Entry(code, {"from": state.name, **data}) for code in row.codes if _is_true(code, moment)]
     return entered, (*entries, *_low(entered, moment))
@@ -84,7 +95,7 @@ def _running(state: GovernorState, moment: Moment) -> Entered:
         raise ValueError("a budget cannot start without a ceiling")
     level = ceiling if state.resume is None else min(ceiling, state.resume)
     baselines = measuring.measured_baselines(moment)
-    started = replace(state, budget=settled(level), baselines=baselines, minute_s=moment.now_s, pressures=())
+    started = replace(state, budget=settled(level), baselines=baselines, pressures=())
     rates = {rule.rule: entry.rate for rule in moment.inputs.holding if (entry := started.baseline_of(rule.rule))}
     return started, {"budget": started.budget, "ceiling": ceiling, "baselines": rates}
 

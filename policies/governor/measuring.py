@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from policies.governor import numbers
-from policies.governor.moment import Moment
+from policies.governor.moment import Moment, pressure_of
 from policies.governor.states import Baseline, Holding
 
 __all__ = ["due", "held_long_enough", "hold_s", "low_baselines", "measured_baselines", "why_not_measured"]
@@ -14,7 +14,7 @@ def held_long_enough(moment: Moment) -> bool:
     state = moment.state
     if moment.now_s < state.barred_until_s:
         return False
-    elapsed = moment.now_s - state.since_s
+    elapsed = moment.now_s - state.stretch_s
     return elapsed >= numbers.BASELINE_HOLD_S and elapsed >= hold_s(moment)
 
 
@@ -26,7 +26,7 @@ def hold_s(moment: Moment) -> float:
 def why_not_measured(moment: Moment) -> str:
     """Why the hold that is over gave no baseline; "" where it gave one."""
     state = moment.state
-    expected = (moment.now_s - state.since_s) / numbers.TICK_S
+    expected = (moment.now_s - state.stretch_s) / numbers.TICK_S
     if state.ticks < numbers.MIN_TICKS * expected:
         return "ticks came late"
     for rule in moment.inputs.holding:
@@ -36,7 +36,22 @@ def why_not_measured(moment: Moment) -> str:
             return f"{rule.rule} made too few steps"
         if rule.baseline_rate <= 0.0:
             return f"{rule.rule} made no progress"
+        if _may_still_feel_it(moment, rule, rule.baseline_rate):
+            return f"{rule.rule} is slower than at its last baseline and may still feel the work"
     return ""
+
+
+def _may_still_feel_it(moment: Moment, rule: Holding, measured: float) -> bool:
+    """Whether a fallen baseline may be harm that outlasts the hold, such as heat.
+
+    A program that feels the work for a minute after it stopped would be measured as it is with the work, and half an
+    hour of harm would count as none. So a baseline under the last by half the target is waited for, five minutes
+    after the work at most: by then what is left is the program's own.
+    """
+    last = moment.state.baseline_of(rule.rule)
+    if last is None or moment.now_s - moment.state.ended_s >= numbers.TAKEN_BACK_S:
+        return False
+    return pressure_of(measured, last.rate, rule.max_slowdown) >= numbers.GROW_BELOW_PRESSURE
 
 
 def measured_baselines(moment: Moment) -> tuple[Baseline, ...]:

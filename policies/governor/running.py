@@ -19,7 +19,7 @@ def settled(budget: float) -> float:
 def work(moment: Moment) -> tuple[GovernorState, tuple[Entry, ...]]:
     """The state after this tick's clamp and, where a minute ends, its decision; and the journal entries."""
     state, entries = _clamp(moment)
-    if moment.now_s - state.minute_s < numbers.MINUTE_S:
+    if moment.now_s - state.stretch_s < numbers.MINUTE_S:
         return state, entries
     state, decided = _decide(state, moment)
     return state, entries + decided
@@ -36,8 +36,8 @@ def _clamp(moment: Moment) -> tuple[GovernorState, tuple[Entry, ...]]:
 
 def _decide(state: GovernorState, moment: Moment) -> tuple[GovernorState, tuple[Entry, ...]]:
     """Judge the minute that just ended on its rates; the next one starts now."""
-    elapsed, ticks = moment.now_s - state.minute_s, state.ticks
-    begun = replace(state, minute_s=moment.now_s, ticks=0)
+    elapsed, ticks = moment.now_s - state.stretch_s, state.ticks
+    begun = replace(state, stretch_s=moment.now_s, ticks=0)
     if ticks < numbers.MIN_TICKS * elapsed / numbers.TICK_S:
         return begun, ()
     budget, ceiling = state.budget or 0.0, moment.ceiling or 0.0

@@ -131,14 +131,15 @@ class GovernorState:
 
     Args:
         name: the state.
-        since_s: since when it is in it; in ``baseline``, since when this measurement goes on.
+        since_s: since when it is in it.
         budget: device duty of the node now; None: none is set.
         resume: the level at which it starts after the next baseline; None: at the ceiling.
         barred_until_s: no budget before this (five minutes after a take-back or the memory guard's hard floor),
             whatever states lie between.
-        minute_s: start of the minute being judged.
-        ticks: ticks that came in time in that minute, or in that measurement of a baseline.
+        stretch_s: start of what is being judged: the minute in ``running``, this measurement in ``baseline``.
+        ticks: ticks that came in time in that stretch.
         last_tick_s: when the last tick came.
+        ended_s: when device work last could run.
         harm_s: when a tick last showed harm of half the target or more, or harm last made the budget fall. No growth
             within a minute of it: of a clean minute every tick is clean, not only the mean.
         baselines: newest baseline by rule, also of rules that hold nothing now.
@@ -151,9 +152,10 @@ class GovernorState:
     budget: float | None = None
     resume: float | None = None
     barred_until_s: float = -math.inf
-    minute_s: float = -math.inf
+    stretch_s: float = -math.inf
     ticks: int = 0
     last_tick_s: float = -math.inf
+    ended_s: float = -math.inf
     harm_s: float = -math.inf
     baselines: tuple[Baseline, ...] = ()
     pressures: tuple[tuple[str, float | None], ...] = ()
@@ -167,9 +169,10 @@ class GovernorState:
             budget=self.budget,
             resume=self.resume,
             barred_until_s=barred_until_s,
-            minute_s=self.minute_s,
+            stretch_s=self.stretch_s,
             ticks=ticks,
             last_tick_s=last_tick_s,
+            ended_s=self.ended_s,
             harm_s=self.harm_s,
             baselines=self.baselines,
             pressures=self.pressures,

@@ -59,6 +59,7 @@ def restarted(state: GovernorState) -> GovernorState:
         resume=resume,
         barred_until_s=state.barred_until_s,
         last_tick_s=state.last_tick_s,
+        ended_s=state.ended_s,
         harm_s=state.harm_s,
         baselines=state.baselines,
     )
@@ -98,7 +99,7 @@ def _own_work(moment: Moment) -> tuple[GovernorState, tuple[Entry, ...]]:
 def _again(moment: Moment) -> tuple[GovernorState, tuple[Entry, ...]]:
     """A hold that gave no baseline is held again. Journaled when the reason changes, not every minute."""
     why = measuring.why_not_measured(moment)
-    state = replace(moment.state, since_s=moment.now_s, ticks=0, again=why)
+    state = replace(moment.state, stretch_s=moment.now_s, ticks=0, again=why)
     if why == moment.state.again:
         return state, ()
     return state, (Entry("GPU_DUTY_BASELINE", {"from": "baseline", "cause": f"measured again: {why}"}),)

@@ -318,10 +318,38 @@ def test_the_minute_that_ends_with_the_baseline_is_judged(running: Node) -> None
 def test_a_baseline_falls_by_a_twentieth_at_most(running: Node) -> None:
     slower = replace(CLEAN, holding=(replace(TRAINER, baseline_rate=8.0, certified_off_rate=8.0),))
     running.run(CLEAN, 1800.0)
-    running.run(slower, 60.0)
+    running.run(slower, 300.0)
     baseline = running.state.baseline_of("trainer")
     assert baseline is not None
     assert (baseline.rate, baseline.measured) == (9.5, 8.0)
+
+
+def test_a_fallen_baseline_is_waited_for_while_the_work_may_still_be_felt(running: Node) -> None:
+    """A program that feels the work for over a minute after it stopped must not be measured as it is with the work."""
+    harmed = replace(CLEAN, holding=(replace(TRAINER, baseline_rate=9.75),))
+    running.run(harmed, 1800.0)
+    assert running.state.name == "baseline"
+    assert set(running.run(harmed, 120.0)) == {0.0}
+    assert "may still feel" in running.last("GPU_DUTY_BASELINE")["cause"]
+    assert running.run(CLEAN, 60.0)[-1] == 0.35
+    baseline = running.state.baseline_of("trainer")
+    assert baseline is not None
+    assert baseline.measured == 10.0
+
+
+def test_a_program_that_stays_slower_is_believed_after_five_minutes_without_work(running: Node) -> None:
+    slower = replace(CLEAN, holding=(replace(TRAINER, baseline_rate=9.7),))
+    running.run(slower, 1800.0)
+    began_s = running.now_s
+    while running.tick(slower).budget == 0.0:
+        pass
+    assert running.now_s - began_s == 300.0
+    running.tick(at_rate(0.0))
+    taken_s = running.now_s
+    even_slower = replace(CLEAN, holding=(replace(TRAINER, baseline_rate=9.3),))
+    while running.tick(even_slower).budget == 0.0:
+        pass
+    assert running.now_s - taken_s == 360.0, "five minutes of a take-back are such minutes too"
 
 
 @pytest.mark.parametrize(("off_rate", "grows"), [(11.0, True), (11.2, False), (None, False)])
@@ -458,5 +486,7 @@ def test_impossible_readings_are_refused(bad: dict[str, Any]) -> None:
 
 def test_counting_a_tick_changes_nothing_else(running: Node) -> None:
     assert running.state.at_tick(1.0, 2, 3.0) == replace(running.state, last_tick_s=1.0, ticks=2, barred_until_s=3.0)
-    other = replace(INITIAL, name="closed", since_s=4.0, budget=0.1, resume=0.2, minute_s=5.0, harm_s=6.0, again="x")
+    other = replace(
+        INITIAL, name="closed", since_s=4.0, budget=0.1, resume=0.2, stretch_s=5.0, ended_s=7.0, harm_s=6.0, again="x"
+    )
     assert other.at_tick(1.0, 2, 3.0) == replace(other, last_tick_s=1.0, ticks=2, barred_until_s=3.0)
