@@ -29,19 +29,23 @@ def _is_interpreter(exe: str) -> bool:
     )
 
 
-def read_fingerprint(processes: Sequence[Mapping[str, Any]]) -> Fingerprint:
+def read_fingerprint(processes: Sequence[Mapping[str, Any]] | None) -> Fingerprint:
     """This node and the program that these processes (``{pid, exe, argv}``) run. Reads whole files: call it in a thread.
+
+    None: which processes are the program cannot be told.
 
     Where the executable is an interpreter the script is the first argument that names a file (relative to the process's
     working directory); None where none can be told. What cannot be read is None, which is not "the same".
     """
     programs = {}
-    for process in processes:
-        exe, argv = process.get("exe"), tuple(process.get("argv") or ())
-        script = _script(process, argv) if exe and _is_interpreter(exe) else None
+    for process in processes or ():
+        exe = process.get("exe")
+        argv = None if process.get("argv") is None else tuple(process["argv"])
+        script = _script(process, argv) if exe and argv and _is_interpreter(exe) else None
         program = Program(exe=exe, exe_sha256=_sha256(exe), script=script, script_sha256=_sha256(script), argv=argv)
         programs[repr(program)] = program
-    return Fingerprint(**_hardware(), agent_version=VERSION, program=tuple(programs[key] for key in sorted(programs)))
+    found = None if processes is None else tuple(programs[key] for key in sorted(programs))
+    return Fingerprint(**_hardware(), agent_version=VERSION, program=found)
 
 
 def _script(process: Mapping[str, Any], argv: Sequence[str]) -> str | None:

@@ -1,6 +1,6 @@
-"""How much memory is left: the smaller of the machine's and the control group's (both versions), page cache understood.
+"""How much memory is left: on the machine and in this process's control groups (both versions), page cache understood.
 
-A container's limit counts where it is the smaller. Working set = usage − inactive file pages: cached model files are not
+Working set = usage − inactive file pages: cached model files are not
 "used" (a group that is full of page cache is not short of memory).
 """
 
@@ -9,15 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from policies.memory_guard import Pool
+
 __all__ = ["MemoryReading", "read_memory"]
+
+# Version 1 writes "no limit" as a number near 2**63.
+NO_LIMIT_BYTES = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryReading:
-    """Bytes. None: could not be read, which is not zero."""
+    """The machine and each control group with a limit, as pools that each bind. None: could not be read, which is not zero."""
 
-    total_bytes: int | None
-    available_bytes: int | None
+    pools: tuple[Pool, ...]
     swap_used_bytes: int | None
 
 
@@ -64,18 +68,18 @@ def _group_dirs(proc: Path, sys: Path) -> list[tuple[Path, str]]:
     return found
 
 
-def _group_limits(proc: Path, sys: Path) -> list[tuple[int, int]]:
-    """(limit, available) in bytes of each group that has a limit."""
+def _group_pools(proc: Path, sys: Path) -> list[Pool]:
+    """Each group that has a limit."""
     found = []
     for at, version in _group_dirs(proc, sys):
         names = ("memory.max", "memory.current", "inactive_file")
         if version == "v1":
             names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
         limit, used = _number(at / names[0]), _number(at / names[1])
-        if limit is None or used is None or limit >= 1 << 60:
+        if limit is None or limit >= NO_LIMIT_BYTES:
             continue
-        working_set = max(0, used - _stat(at / "memory.stat", names[2]))
-        found.append((limit, max(0, limit - working_set)))
+        available = None if used is None else max(0, limit - max(0, used - _stat(at / "memory.stat", names[2])))
+        found.append(Pool(limit, available, f"control group {at}"))
     return found
 
 
@@ -88,11 +92,6 @@ def read_memory(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> MemoryR
             facts[name] = int(rest.split()[0]) * 1024
     except (OSError, ValueError, IndexError):
         facts = {}
-    total, available = facts.get("MemTotal"), facts.get("MemAvailable")
-    for limit, left in _group_limits(proc, sys):
-        if total is not None and limit < total:
-            total = limit
-        if available is not None:
-            available = min(available, left)
+    machine = Pool(facts.get("MemTotal"), facts.get("MemAvailable"), "machine")
     swap = facts["SwapTotal"] - facts["SwapFree"] if {"SwapTotal", "SwapFree"} <= facts.keys() else None
-    return MemoryReading(total, available, swap)
+    return MemoryReading((machine, *_group_pools(proc, sys)), swap)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from nodes.agent.runs import ActiveRun, Now
 from nodes.clock import monotonic_s, utc_iso
-from policies.harness.collapse import CollapseRule, CollapseState, collapse_rule, watch
+from policies.harness.collapse import CollapseWatch
 from policies.harness.conditions import Conditions, disturbances
 from policies.harness.dose import judge_dose
 from policies.harness.rows import Arm, BlockRow, BlockState, LeftOut, Order, UnitDose, WindowRow
@@ -65,7 +65,7 @@ class BlockRunner:
         self.arm: Arm = "on" if order == "on_first" else "off"
         self.started: Conditions | None = None
         self.windows: dict[Arm, WindowRow] = {}
-        self.collapse: tuple[CollapseRule, CollapseState] | None = None
+        self.collapse: CollapseWatch | None = None
         self.waited_for_work_s: float | None = None
         self.before_arms = False
         self.part: Part = "waiting"
@@ -150,8 +150,7 @@ class BlockRunner:
         spec, agent, run = self.spec, self.agent, self.run
         started_at, begin = utc_iso(), self._edge()
         if self.collapse is not None:
-            rule, state = self.collapse
-            self.collapse = rule, state.window_began(begin.at_s, self._events_since(state.started_s, begin.at_s))
+            self.collapse.window_began(begin.at_s, self.agent.progress(spec.rule).track)
         await self._until("window", begin.at_s + spec.window_s)
         end = self._edge(begin.at_s)
         track = agent.progress(spec.rule).track
@@ -209,34 +208,18 @@ class BlockRunner:
         spoiled = disturbances(self.started, self.agent.conditions(self.run))
         if spoiled:
             raise _LeftOut(*spoiled)
-        if part in ("washout", "window", "closing"):
-            self._check_collapse()
+        if self.collapse is not None and part in ("washout", "window", "closing"):
+            why = self.collapse.step(monotonic_s(), self.agent.progress(self.spec.rule).track)
+            if why is not None:
+                raise _Collapse(why)
 
     def _watch_for_collapse(self) -> None:
         """From here the work runs: hold the program to half of what it did without, or did in the reference."""
-        if self.run.part != "grant":
-            self.collapse = None
-            return
         record = self.agent.runs.record(self.run.run)
         windows = [row.off for row in self.agent.runs.blocks(self.run.run)] + [self.windows.get("off")]
         off_rates = [window.rate for window in windows if window is not None and window.rate is not None]
         reference = record["reference"]["rate"] if record.get("reference") else None
-        track = self.agent.progress(self.spec.rule).track
-        rule = collapse_rule(off_rates, reference, self.spec.window_s, track.median_step_s)
-        self.collapse = rule, CollapseState(monotonic_s())
-
-    def _events_since(self, since_s: float, now_s: float) -> float:
-        return self.agent.progress(self.spec.rule).track.count_between(since_s, now_s, now_s).events or 0.0
-
-    def _check_collapse(self) -> None:
-        if self.collapse is None:
-            return
-        rule, state = self.collapse
-        now_s = monotonic_s()
-        state, why = watch(state, rule, now_s, self._events_since(state.started_s, now_s))
-        self.collapse = rule, state
-        if why is not None:
-            raise _Collapse(why)
+        self.collapse = CollapseWatch(off_rates, reference, self.spec.window_s)
 
     # -- readings ---------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from nodes.clock import utc_now
 from policies.certificate import (
     Certificate,
     Fingerprint,
+    check_digest,
     differences,
     issue,
     revocations,
@@ -50,6 +51,7 @@ class Certifier:
         self.agent = agent
         self.planner = planner
         self.key = _key(agent.dir / "key")
+        self._forged: set[str] = set()
 
     # -- endings ----------------------------------------------------------------------------------------------------
 
@@ -99,6 +101,8 @@ class Certifier:
         if against:
             raise _refused(run, "; ".join(against))
         decided = await self._recompute(run, spec)
+        if decided["zero_variance"]:
+            raise _refused(run, "its blocks do not vary at all: quantised counts, which are no evidence")
         if decided["verdict"] != PASS:
             raise _refused(run, f"recomputed from the node's own journal its verdict is '{decided['verdict']}'")
         now_print = await self.planner.fingerprint(spec.rule)
@@ -129,7 +133,9 @@ class Certifier:
             rule=self.planner.rule_of(spec),
             duty_device=self.agent.section.node.duty_device,
             demonstration=spec.demonstration or bool(record["source"]["timed"]),
+            # Units of work are not timed by the agent; the runner's own word is not enough for a certificate.
             longest_unit_s=None,
+            meter="cpu: user and kernel time of the process tree",
             now=utc_now(),
             key=self.key,
         )
@@ -162,7 +168,19 @@ class Certifier:
         return answer
 
     def _all(self) -> list[tuple[Certificate, str | None]]:
-        return [(Certificate.model_validate(row), revoked) for row, revoked in self.agent.journal.certificates()]
+        """The certificates whose digest fits their fields. One that was edited is said once and never used."""
+        found = []
+        for row, revoked in self.agent.journal.certificates():
+            try:
+                if not check_digest(row, self.key):
+                    raise ValueError("its digest does not fit its fields")
+                found.append((Certificate.model_validate(row), revoked))
+            except ValueError as error:
+                name = str(row.get("certificate"))
+                if name not in self._forged:
+                    self._forged.add(name)
+                    self.agent.journal.write("CERT_FORGED", {"certificate": name, "why": str(error)[:300]})
+        return found
 
     async def listed(self) -> list[dict[str, Any]]:
         """Every certificate with its validity now."""

@@ -28,7 +28,7 @@ from nodes.sources.hub import SourceHub
 from nodes.sources.views import ProgressView
 from policies.harness.conditions import Conditions
 from policies.refusal import Refused
-from policies.section import Section, digest, parse_section
+from policies.section import Section, SectionErrors, digest, parse_section
 from policies.units import NodeView, Reason, Unit, admission, desired, duties
 
 __all__ = ["TICK_S", "Agent", "TestedUnit", "covered_s"]
@@ -36,6 +36,7 @@ __all__ = ["TICK_S", "Agent", "TestedUnit", "covered_s"]
 log = logging.getLogger(__name__)
 
 TICK_S = 2.0
+STRICTEST = parse_section("[node]\npause = true")
 How = Literal["tick", "event", "poll"]
 
 
@@ -98,7 +99,12 @@ class Agent:
         newest = self.journal.newest_section()
         if newest is None:
             return 0, Section(), ""
-        return int(newest["version"]), parse_section(newest["text"]), newest["text"]
+        try:
+            return int(newest["version"]), parse_section(newest["text"]), newest["text"]
+        except SectionErrors as errors:
+            # Set under another version of the product. Until its owner sets it anew nothing runs beside what it protected.
+            self.journal.write("PROTECTION_CONFIG_ERROR", {"version": newest["version"], "errors": str(errors)[:2000]})
+            return int(newest["version"]), STRICTEST, newest["text"]
 
     def set_section(self, text: str, by: str) -> int:
         """Validate and put in force. Raises ``SectionErrors`` and changes nothing when it is not valid."""

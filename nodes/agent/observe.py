@@ -16,7 +16,7 @@ from nodes.power import power_source
 from nodes.processes import ProcessTable
 from nodes.sources.hub import SourceHub
 from nodes.sources.views import PhaseUpdate
-from policies.memory_guard import GuardState, MemorySignals, Pool, step_guard
+from policies.memory_guard import GuardState, MemorySignals, step_guard
 from policies.rules import Group, ProcInfo, RuleEvent, RuleState, expand_home, groups, start_rule, step_rule
 from policies.section import Rule, Section, timing
 from policies.units import NodeView, PhaseView, RuleView, RunView
@@ -46,7 +46,7 @@ class Observer:
         self.hub = hub
         self.table = ProcessTable()
         self.power = power_source()
-        self.memory = MemoryReading(None, None, None)
+        self.memory = MemoryReading((), None)
         self.memory_level: str = "unknown"
         self.memory_why = "memory was not read yet"
         self._memory_admits = False
@@ -128,9 +128,8 @@ class Observer:
 
     def _read_memory(self, now_s: float, trees: Mapping[str, Sequence[ProcessId]]) -> None:
         self.memory = read_memory()
-        pools = (Pool(self.memory.total_bytes, self.memory.available_bytes),)
         footprints = {attempt: sum(_rss_bytes(p.pid) for p in tree) for attempt, tree in trees.items()}
-        signals = MemorySignals(pools, self.memory.swap_used_bytes, footprints)
+        signals = MemorySignals(self.memory.pools, self.memory.swap_used_bytes, footprints)
         self._guard, decided = step_guard(self._guard, signals, now_s, self._section.node.memory)
         self.memory_level, self.memory_why, self._memory_admits = decided.level, decided.why, decided.admit
         self._victim = decided.evict or self._victim
@@ -192,7 +191,9 @@ class Observer:
             if how == "tick" or rule.immediate or key not in self._phases:
                 if on and key not in self._phases:
                     # on from the first sight of it; changes are journaled as they are read
-                    self.journal.write("PROTECTION_PHASE_ON", {"rule": rule.id, "phase": index, "how": "start", "why": phase.why})
+                    self.journal.write(
+                        "PROTECTION_PHASE_ON", {"rule": rule.id, "phase": index, "how": "start", "why": phase.why}
+                    )
                 self._phases[key] = on
             found.append(PhaseView(index, self._phases[key], during.pause_fleet.scope, phase.readable))
         return tuple(found)
@@ -241,6 +242,11 @@ class Observer:
         found = self._groups.get(rule)
         return [self._words(p) for p in found.roots] if found else []
 
+    def program_unknown(self, rule: str) -> bool:
+        """No process certainly is the program, and some may be it: what runs cannot be told."""
+        found = self._groups.get(rule)
+        return found is None or (not found.roots and bool(found.unreadable))
+
     @staticmethod
     def _words(proc: ProcInfo) -> dict[str, Any]:
         return {
@@ -248,7 +254,7 @@ class Observer:
             "start_ticks": proc.start_ticks,
             "name": proc.name,
             "exe": proc.exe,
-            "argv": list(proc.argv or ()),
+            "argv": None if proc.argv is None else list(proc.argv),
         }
 
     def matches(self, section: Section) -> list[dict[str, Any]]:
@@ -292,8 +298,10 @@ class Observer:
         return {
             "level": self.memory_level,
             "why": self.memory_why,
-            "total_bytes": self.memory.total_bytes,
-            "available_bytes": self.memory.available_bytes,
+            "pools": [
+                {"name": pool.name, "total_bytes": pool.total_bytes, "available_bytes": pool.available_bytes}
+                for pool in self.memory.pools
+            ],
             "swap_used_bytes": self.memory.swap_used_bytes,
         }
 

@@ -12,6 +12,7 @@ from nodes.feeds import feed_payload
 from nodes.fingerprint import read_fingerprint
 from policies.certificate import Fingerprint, differences
 from policies.harness.attempts import attempts_before
+from policies.harness.plan_text import longest_hours, planned_blocks, planned_hours
 from policies.harness.spec import RunSpec
 from policies.refusal import Refused
 from policies.section import Rule, SectionErrors, digest, parse_section
@@ -53,7 +54,7 @@ class Planner:
         work = self._work(spec)
         warnings = self._forbidden(spec, work) + _source_warnings(source)
         before = attempts_before(agent.journal.runs(), spec)
-        planned = max(spec.first_look, min(spec.blocks, spec.n_max))
+        planned = planned_blocks(spec)
         return {
             "spec": spec.model_dump(),
             "rule": rule.model_dump(mode="json", by_alias=True, exclude_none=True),
@@ -62,8 +63,8 @@ class Planner:
             "work": work,
             "feed": spec.feed,
             "planned_blocks": planned,
-            "planned_hours": (planned * spec.block_s + spec.reference_s) / 3600.0,
-            "longest_hours": (spec.n_max * spec.block_s + spec.reference_s) / 3600.0,
+            "planned_hours": planned_hours(spec),
+            "longest_hours": longest_hours(spec),
             "n_max": spec.n_max,
             "looks": list(spec.looks),
             "held": _held(spec),
@@ -301,7 +302,9 @@ class Planner:
 
     async def fingerprint(self, rule: str) -> Fingerprint:
         """Hashing a large executable takes a while, so it is done in a thread."""
-        return await asyncio.to_thread(read_fingerprint, self.agent.observer.processes(rule))
+        observer = self.agent.observer
+        processes = None if observer.program_unknown(rule) else observer.processes(rule)
+        return await asyncio.to_thread(read_fingerprint, processes)
 
     # -- sections ---------------------------------------------------------------------------------------------------
 

@@ -58,7 +58,9 @@ class WindowRow(BaseModel):
     rate: float | None = Field(description="events per second")
     longest_step_s: float | None = None
     work_ran_s: float = Field(default=0.0, description="seconds of the window in which the work under test ran")
-    dose: float | None = Field(default=None, description="metered share over the window, summed over units; None: unknown")
+    dose: float | None = Field(
+        default=None, description="metered share over the window, summed over units; None: unknown"
+    )
     dose_unknown_reason: str | None = None
     units: tuple[UnitDose, ...] = ()
 

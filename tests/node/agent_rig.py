@@ -139,7 +139,7 @@ protect = {{ metric = "progress_rate", max_slowdown = 0.5, source = {{ jsonl = "
             "rule": "stepper",
             "work": "llmserve/selftest",
             "feed": "llmserve/selftest",
-            "duty": 0.3,
+            "duty": 0.1,
             "window_s": 5.0,
             "washout_s": 1.0,
             "margin": 0.5,

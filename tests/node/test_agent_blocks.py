@@ -12,6 +12,10 @@ from policies.refusal import Refused
 from tests.node.agent_rig import Rig, cpu_s, runners_of, wait_for
 
 
+# For tests that break into a window: on a busy host a short one would be over before they could.
+LONG = {"window_s": 60.0, "max_hours": 1.0}
+
+
 def in_background(rig: Rig, number: int, order: str) -> tuple[threading.Thread, list[dict[str, Any]]]:
     rows: list[dict[str, Any]] = []
 
@@ -52,9 +56,9 @@ def test_a_block_counts_what_the_program_did_and_meters_what_the_work_used(measu
     # What the test counted in the file itself, give or take the edges that it saw late.
     assert row["on"]["events"] == pytest.approx(on_lines, rel=0.35)
     # The dose is what the kernel says the runner used (the test looks a little later than the agent at both edges).
-    assert row["on"]["dose"] * row["on"]["length_s"] == pytest.approx(on_used, abs=0.6)
-    assert 0.8 * 0.3 <= row["on"]["dose"] <= 0.3 + 0.1
-    assert row["on"]["units"][0]["asked"] == pytest.approx(0.3)
+    assert row["on"]["dose"] * row["on"]["length_s"] == pytest.approx(on_used, abs=0.3)
+    assert 0.8 * 0.1 <= row["on"]["dose"] <= 0.1 + 0.1
+    assert row["on"]["units"][0]["asked"] == pytest.approx(0.1)
     assert off_used <= 0.1, "the work ran in the OFF window"
     assert row["off"]["dose"] is None
     assert rig.client.call("run_block", run="run-1", number=1, order="off_first") == row, (
@@ -66,7 +70,7 @@ def test_a_block_counts_what_the_program_did_and_meters_what_the_work_used(measu
 
 def test_other_flows_wait_while_a_run_measures_and_the_section_stays(measured: Rig) -> None:
     rig = measured
-    rig.begin()
+    rig.begin(**LONG)
     thread, rows = in_background(rig, 1, "off_first")
     wait_for("a window", lambda: now_of(rig)["part"] == "window", 120)
     with pytest.raises(Refused) as refused:
@@ -90,7 +94,7 @@ def test_a_program_that_dies_while_the_work_runs_leaves_the_block_out_and_is_hel
     measured: Rig,
 ) -> None:
     rig = measured
-    rig.begin()
+    rig.begin(**LONG)
     thread, rows = in_background(rig, 1, "on_first")
     wait_for("the ON window", lambda: now_of(rig)["part"] == "window", 120)
     rig.started[1].kill()
@@ -107,7 +111,7 @@ def test_a_program_that_dies_while_the_work_runs_leaves_the_block_out_and_is_hel
 
 def test_a_source_that_stops_reading_leaves_the_block_out(measured: Rig) -> None:
     rig = measured
-    rig.begin()
+    rig.begin(**LONG)
     thread, rows = in_background(rig, 1, "off_first")
     wait_for("the OFF window", lambda: now_of(rig)["part"] == "window", 120)
     rig.events.unlink()
@@ -144,7 +148,7 @@ def test_work_that_does_not_use_its_duty_is_no_dose(measured: Rig) -> None:
     rig.begin(work="idle/sit", feed="idle/sit")
     row = rig.client.call("run_block", run="run-1", number=1, order="on_first", _timeout_s=400)
     assert (row["state"], row["reason"], row["reason_arm"]) == ("left_out", "no_dose", "on")
-    assert row["on"]["dose"] < 0.1
+    assert row["on"]["dose"] < 0.08
 
 
 def test_a_phase_of_the_rule_leaves_the_block_out_and_holds_the_work(rig: Rig) -> None:
@@ -157,7 +161,7 @@ def test_a_phase_of_the_rule_leaves_the_block_out_and_holds_the_work(rig: Rig) -
         'pause_fleet = { scope = "gpu" }\n'
     )
     rig.protect(extra_rule=during)
-    rig.begin()
+    rig.begin(**LONG)
     thread, rows = in_background(rig, 1, "on_first")
     wait_for("the ON window", lambda: now_of(rig)["part"] == "window", 120)
     with phases.open("a") as out:

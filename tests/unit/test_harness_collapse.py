@@ -32,10 +32,12 @@ def first_collapse(
 @pytest.mark.parametrize(
     ("window_s", "step_s", "length_s"),
     [
-        (300.0, 0.1, 1.0),  # ten median steps
+        (300.0, 0.1, 60.0),  # sixty seconds: ten steps would be a blink
         (300.0, 6.0, 60.0),
-        (300.0, 7.0, 60.0),  # sixty seconds
-        (300.0, 20.0, 100.0),  # never under five steps
+        (300.0, 7.0, 70.0),  # ten steps, where they are longer
+        (300.0, 20.0, 150.0),  # no more than half the window
+        (300.0, 40.0, 200.0),  # never under five steps
+        (8.0, 0.03, 4.0),
         (20.0, 3.0, 15.0),  # half the window is 10 s: five steps are longer
         (20.0, 1.5, 10.0),  # half the window
         (300.0, None, 60.0),
@@ -48,9 +50,9 @@ def test_the_length(window_s: float, step_s: float | None, length_s: float) -> N
 
 def test_a_program_that_stops_is_seen_after_the_length() -> None:
     at = first_collapse(lambda _t: 0.0, step_s=3.0)
-    assert at == 30.0
+    assert at == 60.0
     at = first_collapse(lambda _t: 0.0, step_s=20.0)
-    assert at == 100.0
+    assert at == 150.0
 
 
 def test_a_program_at_forty_percent_has_collapsed_and_one_at_sixty_has_not() -> None:
@@ -117,21 +119,22 @@ class FakeTrack:
 
 
 def test_the_watch_reads_a_track_from_its_first_tick_on() -> None:
-    watching = CollapseWatch.for_run([10.0], None, 300.0)
+    watching = CollapseWatch([10.0], None, 300.0)
     track = FakeTrack(1.0, 1.0)
-    said = [watching.step(100.0 + t, track) for t in range(0, 12, 2)]
-    assert said[:5] == [None] * 5
-    assert said[5] is not None
-    assert "OFF rate of 10/s" in said[5]
+    said = [watching.step(100.0 + t, track) for t in range(0, 62, 2)]
+    assert said[:30] == [None] * 30
+    assert said[30] is not None
+    assert "OFF rate of 10/s" in said[30]
 
 
 def test_the_length_is_not_stretched_by_the_collapse_itself() -> None:
-    watching = CollapseWatch.for_run([10.0], None, 300.0)
+    watching = CollapseWatch([10.0], None, 300.0)
     watching.step(0.0, FakeTrack(1.0, 0.1))
     slow = FakeTrack(0.1, 30.0)
-    assert watching.step(2.0, slow) is not None
+    said = [watching.step(float(t), slow) for t in range(2, 64, 2)]
+    assert any(said), "sixty seconds by the steps it had, not ten of its steps now"
 
 
 def test_an_unknown_count_decides_nothing() -> None:
-    watching = CollapseWatch.for_run([10.0], None, 300.0)
+    watching = CollapseWatch([10.0], None, 300.0)
     assert all(watching.step(float(t), FakeTrack(None, 0.1)) is None for t in range(0, 300, 2))
