@@ -18,6 +18,7 @@ from prefect.client.orchestration import get_client
 from prefect.exceptions import TerminationSignal
 from prefect.flow_runs import suspend_flow_run
 from prefect.runtime import flow_run
+from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from prefect.states import Completed, Failed, State
 from pydantic import Field
 
@@ -87,7 +88,7 @@ def ab_run(
         kind: ab for a measurement, null for an A/A check (no work at all), self for what this product itself costs.
         accept_timed_source: Accept a source whose lines come on a timer; earns a demonstration certificate at most.
         reviewed: The plan was reviewed already: do not ask. For schedules and the command line.
-        seed: Seed of the coins that order the windows; empty for a fresh one.
+        seed: Seed of the coins that order the windows; empty or 0 for a fresh one.
         reviewed_by: Who reviewed it, where reviewed is set.
     """
     log = get_run_logger()
@@ -95,7 +96,7 @@ def ab_run(
     spec = RunSpec(
         node=node, rule=rule, work=work, duty=duty, blocks=blocks, window_s=window_s, washout_s=washout_s, margin=margin,
         off=off, max_hours=max_hours, first_look=first_look, feed=feed, kind=kind,
-        accept_timed_source=accept_timed_source, seed=seed_of(flow_run_id) if seed is None else seed,
+        accept_timed_source=accept_timed_source, seed=seed or seed_of(flow_run_id),
     )  # fmt: skip
     settings = Settings.from_env()
     link = Link(connect(node), run_id(flow_run_id), spec, own_id(), flow_run_id=flow_run_id)
@@ -183,19 +184,23 @@ def showing(link: Link, keeper: Keeper) -> Callable[[dict[str, Any]], None]:
         nonlocal shown
         keeper.keep(record)
         try:
-            if shown is None:
-                made = create_progress_artifact(
-                    progress=percent(record), key=artifact_key(link.run, "progress"), description=progress_words(record)
-                )
-                shown = made if isinstance(made, UUID) else None
-            else:
-                update_progress_artifact(
-                    artifact_id=shown, progress=percent(record), description=progress_words(record)
-                )
+            # A server that is away must not keep the run waiting: the next block's line tells as much.
+            with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}):
+                shown = show_progress(link.run, record, shown)
         except Exception as error:
             get_run_logger().warning("the progress could not be shown: %s", error)
 
     return seen
+
+
+def show_progress(run: str, record: dict[str, Any], shown: UUID | None) -> UUID | None:
+    """Make or move the run's progress bar. Gives its id."""
+    at, words = percent(record), progress_words(record)
+    if shown is None:
+        made = create_progress_artifact(progress=at, key=artifact_key(run, "progress"), description=words)
+        return made if isinstance(made, UUID) else None
+    update_progress_artifact(artifact_id=shown, progress=at, description=words)
+    return shown
 
 
 @step(name="plan", task_run_name="plan")

@@ -18,18 +18,19 @@ import os
 import signal
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import anyio
 from prefect.client.orchestration import PrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter, WorkPoolFilter, WorkQueueFilter
-from prefect.client.schemas.objects import StateType
+from prefect.client.schemas.objects import State, StateType
+from prefect.exceptions import ObjectNotFound
 from prefect.runner._flow_run_executor import FlowRunExecutionResult, FlowRunExecutorContext
 from prefect.runner._process_manager import ProcessHandle
 from prefect.runner._starter_engine import EngineCommandStarter
 from prefect.runner._state_proposer import StateProposer
-from prefect.states import Cancelled, Crashed, Failed, Scheduled, State
+from prefect.states import Cancelled, Crashed, Failed, Scheduled
 from prefect.utilities.processutils import command_to_string, get_sys_executable
 from prefect.workers.process import ProcessJobConfiguration, ProcessVariables, ProcessWorker, ProcessWorkerResult
 from pydantic import Field
@@ -55,6 +56,8 @@ DEFER_S = 15.0
 MAX_DEFER_S = 120.0
 SWEEP_EVERY_S = 20.0
 PENDING_LIMIT = timedelta(minutes=5)
+# Longer than Prefect's own way of cancelling takes: SIGTERM, 30 s, SIGKILL.
+CANCEL_GRACE = timedelta(seconds=45)
 ADMIT_TIMEOUT_S = 5.0
 
 
@@ -80,9 +83,9 @@ class NodeVariables(ProcessVariables):
 class NodeWorker(ProcessWorker):
     """One node's worker. Node and home come from ``COTENANT_NODE`` and ``COTENANT_HOME``."""
 
-    type: ClassVar[str] = "cotenant-node"
+    type = "cotenant-node"
     job_configuration = NodeJobConfiguration
-    job_configuration_variables = NodeVariables
+    job_configuration_variables = NodeVariables  # type: ignore[assignment]  # the base says None
     _display_name = "Cotenant node"
     _description = "Run flows on one node, only when the node's agent admits them."
 
@@ -97,6 +100,7 @@ class NodeWorker(ProcessWorker):
             self.agent, settings.store, self.node, mark=node_dir(settings.home, self.node) / "mirror.json"
         )
         self._held: set[UUID] = set()
+        self._cancelled: set[UUID] = set()
         self._flow_names: dict[UUID, str] = {}
         self._sweep_scope: anyio.CancelScope | None = None
 
@@ -126,7 +130,7 @@ class NodeWorker(ProcessWorker):
         ]
 
     def _is_for_us(self, flow_run: FlowRun) -> bool:
-        return flow_run.parameters.get("node", self.node) == self.node
+        return bool(flow_run.parameters.get("node", self.node) == self.node)
 
     async def _propose_pending_state(self, flow_run: FlowRun) -> bool:
         """Prefect's step before a run becomes Pending; a run that the node does not take now never gets there."""
@@ -197,6 +201,7 @@ class NodeWorker(ProcessWorker):
             raise
         finally:
             self._held.discard(flow_run.id)
+            self._cancelled.discard(flow_run.id)
             self.processes.forget(flow_run.id)
 
     async def _entrypoint(self, flow_run: FlowRun) -> str | None:
@@ -254,9 +259,24 @@ class NodeWorker(ProcessWorker):
                 status.started(pid)  # type: ignore[arg-type]
         if execution is None or proposer.did_put_back:
             return ProcessWorkerResult(status_code=0, identifier=str(pid))
-        if resumable:
-            await self._put_back_if_crashed(flow_run)
+        await self._settle(flow_run, resumable)
         return ProcessWorkerResult(status_code=execution.status_code or 0, identifier=str(pid))
+
+    async def _settle(self, flow_run: FlowRun, resumable: bool) -> None:
+        """What Prefect's executor leaves open: a cancelled run that this worker ended, a run ended by SIGTERM."""
+        now = await self.client.read_flow_run(flow_run.id)
+        if now.state is None:
+            return
+        if flow_run.id in self._cancelled or now.state.is_cancelling():
+            if not now.state.is_cancelled():
+                await self._set_cancelled(flow_run)
+        elif resumable and now.state.is_crashed():
+            # A process that was ended by SIGTERM reports itself as crashed.
+            await self.put_back(self.client, flow_run.id, "its process was ended")
+
+    async def _set_cancelled(self, flow_run: FlowRun) -> None:
+        done: State[Any] = Cancelled(message=f"{self.node}: cancelled; its process is gone")
+        await self.client.set_flow_run_state(flow_run.id, done, force=True)
 
     # -- putting back ------------------------------------------------------------------------------------------------
 
@@ -277,12 +297,6 @@ class NodeWorker(ProcessWorker):
                 now = await client.read_flow_run(flow_run.id)
                 if now.state is not None and not now.state.is_final() and not now.state.is_cancelling():
                     await self._defer(client, now, "the worker stopped", 0.0)
-
-    async def _put_back_if_crashed(self, flow_run: FlowRun) -> None:
-        """A process that was ended by SIGTERM reports itself as crashed."""
-        now = await self.client.read_flow_run(flow_run.id)
-        if now.state is not None and now.state.is_crashed():
-            await self.put_back(self.client, flow_run.id, "its process was ended")
 
     # -- sweeping ----------------------------------------------------------------------------------------------------
 
@@ -309,8 +323,40 @@ class NodeWorker(ProcessWorker):
         self.processes.prune(keep={flow_run.id for flow_run in found} | self._held)
         for flow_run in found:
             ours = flow_run.work_queue_name == self.node or flow_run.parameters.get("node") == self.node
-            if ours and flow_run.id not in self._held and flow_run.id not in self._submitting_flow_run_ids:
+            if flow_run.id in self._held:
+                self._end_overdue(flow_run)
+            elif ours and flow_run.id not in self._submitting_flow_run_ids:
                 await self._sweep_one(flow_run)
+
+        await self._abort_cancelled()
+
+    async def _abort_cancelled(self) -> None:
+        """A run that was put back and then cancelled has no process that could tell the agent: it is told here."""
+        try:
+            runs = await anyio.to_thread.run_sync(
+                lambda: self.agent.call("run_list", _timeout_s=ADMIT_TIMEOUT_S, limit=20)
+            )
+            for run in (row["run"] for row in runs if row["state"] == "open"):
+                record = await anyio.to_thread.run_sync(
+                    lambda name: self.agent.call("run_show", _timeout_s=ADMIT_TIMEOUT_S, run=name), run
+                )
+                if not record.get("flow_run_id"):
+                    continue
+                flow_run = await self.client.read_flow_run(UUID(record["flow_run_id"]))
+                if flow_run.state is not None and flow_run.state.is_cancelled():
+                    await anyio.to_thread.run_sync(lambda name: self.agent.call("run_abort", run=name), run)
+        except (AgentUnreachable, Refused, ObjectNotFound) as error:
+            self._logger.debug("Open runs were not looked at: %s", error)
+
+    def _end_overdue(self, flow_run: FlowRun) -> None:
+        """After an outage of the server Prefect no longer hears that a run it started is to be cancelled."""
+        state, process = flow_run.state, self.processes.of(flow_run.id)
+        if state is None or not state.is_cancelling() or process is None or liveness(process) == "gone":
+            return
+        if datetime.now(UTC) - state.timestamp > CANCEL_GRACE:
+            self._cancelled.add(flow_run.id)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
 
     async def _sweep_one(self, flow_run: FlowRun) -> None:
         state = flow_run.state
@@ -323,8 +369,7 @@ class NodeWorker(ProcessWorker):
                     os.killpg(process.pid, signal.SIGTERM)
             return  # a worker died, its flow lives on: no second copy
         if state.is_cancelling():
-            done = Cancelled(message=f"{self.node}: cancelled; its process is gone")
-            await self.client.set_flow_run_state(flow_run.id, done, force=True)
+            await self._set_cancelled(flow_run)
         elif state.is_pending():
             if datetime.now(UTC) - state.timestamp > PENDING_LIMIT:
                 await self._defer(self.client, flow_run, "no worker went on with it", 0.0)

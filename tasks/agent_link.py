@@ -137,7 +137,8 @@ class Link:
             if refusal.code != "RUN_NOT_HELD":
                 raise
         record = self.begin()["run"]
-        return next((dict(row) for row in record["blocks"] if row["number"] == number), None)
+        rows: list[dict[str, Any]] = record["blocks"]
+        return next((row for row in rows if row["number"] == number), None)
 
     def _held(self, verb: str, timeout_s: float, **params: Any) -> Any:
         """A verb that needs the run lock and may be asked again: an agent that restarted gets the run back first."""

@@ -90,8 +90,11 @@ def cancel_flow(url: str, flow_run_id: str) -> None:
     """
     with client_of(url) as client:
         run = _read(client, flow_run_id)
+        had_ended = run.state is not None and run.state.is_final()
         answer = client.set_flow_run_state(run.id, Cancelling())
-    if answer.status is not SetStateStatus.ACCEPT:
+    # A run that waits has no process to end: the server makes it Cancelled instead of Cancelling.
+    cancelled_at_once = not had_ended and answer.state is not None and answer.state.is_cancelled()
+    if answer.status is not SetStateStatus.ACCEPT and not cancelled_at_once:
         why = getattr(answer.details, "reason", None) or f"the server answered {answer.status.value}"
         raise Refused("FLOW_NOT_CANCELLED", f"flow run {flow_run_id}", str(why), "cotenant protection ab list")
 

@@ -280,6 +280,9 @@ class FakeAgent:
             raise Refused("RUN_UNKNOWN", f"run {run}", "this node knows no such run", "cotenant protection ab list")
         return self._record(run)
 
+    def do_run_list(self, limit: int = 50) -> list[dict[str, Any]]:
+        return [{"run": name, "state": record["state"]} for name, record in list(self.memory.runs.items())[-limit:]]
+
     def do_certificate_offer(self, run: str) -> dict[str, Any]:
         record = self.memory.runs[run]
         spec = record["spec"]

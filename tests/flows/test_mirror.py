@@ -1,0 +1,141 @@
+"""The mirror: journal to store exactly once, to events at least once, whatever is away in between. No server needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cotenant import store
+from nodes.client import AgentClient, AgentUnreachable
+from nodes.mirror import Mirror, event_id, event_of
+from tests.flows.conftest import until
+from tests.flows.fake_agent import FakeAgent
+
+NODE = "n1"
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Any:
+    with FakeAgent(tmp_path, NODE) as fake:
+        yield fake
+
+
+class Events:
+    """Takes events as a server would; ``down`` refuses them."""
+
+    def __init__(self) -> None:
+        self.got: list[int] = []
+        self.down = False
+
+    def __call__(self, node: str, entries: list[dict[str, Any]]) -> None:
+        if self.down:
+            raise ConnectionError("the server is away")
+        self.got += [entry["seq"] for entry in entries]
+
+
+def a_mirror(home: Path, agent: FakeAgent, events: Events, **over: Any) -> Mirror:
+    return Mirror(
+        AgentClient(agent.path),
+        f"sqlite:///{home / 'store.sqlite'}",
+        NODE,
+        mark=home / "mark.json",
+        send=events,
+        **over,
+    )
+
+
+def kept(home: Path) -> list[int]:
+    engine = store.open(f"sqlite:///{home / 'store.sqlite'}")
+    return [entry["seq"] for entry in store.timeline_entries(engine, NODE, limit=5000)]
+
+
+def test_entries_go_to_the_store_and_on_as_events_once(tmp_path: Path, agent: FakeAgent) -> None:
+    for _ in range(3):
+        agent.memory.write("JOB_QUEUED")
+    events = Events()
+    mirror = a_mirror(tmp_path, agent, events)
+    mirror.step()
+    mirror.step()
+    a_mirror(tmp_path, agent, events).step()  # another process later
+    assert kept(tmp_path) == [1, 2, 3]
+    assert events.got == [1, 2, 3]
+
+
+def test_a_server_that_is_away_gets_its_events_later(tmp_path: Path, agent: FakeAgent) -> None:
+    agent.memory.write("JOB_QUEUED")
+    events = Events()
+    events.down = True
+    mirror = a_mirror(tmp_path, agent, events)
+    with pytest.raises(ConnectionError):
+        mirror.step()
+    assert kept(tmp_path) == [1]
+    events.down = False
+    agent.memory.write("JOB_ENDED")
+    mirror.step()
+    assert events.got == [1, 2]
+
+
+def test_a_lost_mark_sends_events_again_rather_than_not_at_all(tmp_path: Path, agent: FakeAgent) -> None:
+    agent.memory.write("JOB_QUEUED")
+    events = Events()
+    a_mirror(tmp_path, agent, events).step()
+    (tmp_path / "mark.json").write_text("{torn")
+    a_mirror(tmp_path, agent, events).step()
+    assert events.got == [1, 1]
+    assert kept(tmp_path) == [1]
+
+
+def test_it_rests_while_a_window_is_counted(tmp_path: Path, agent: FakeAgent) -> None:
+    agent.memory.write("JOB_QUEUED")
+    events = Events()
+    mirror = a_mirror(tmp_path, agent, events)
+    agent.do_run_status = lambda run=None: {"run": "r1", "now": {"part": "window"}}  # type: ignore[method-assign]
+    assert mirror.step() is False
+    assert events.got == []
+    assert "timeline" not in agent.asked
+    agent.do_run_status = lambda run=None: {"run": "r1", "now": {"part": "washout"}}  # type: ignore[method-assign]
+    mirror.step()
+    assert events.got == [1]
+
+
+def test_two_thousand_entries_of_one_tick_all_arrive(tmp_path: Path, agent: FakeAgent) -> None:
+    for _ in range(2000):
+        agent.memory.write("JOB_QUEUED")
+    events = Events()
+    mirror = a_mirror(tmp_path, agent, events)
+    while mirror.step():
+        pass
+    assert kept(tmp_path) == list(range(1, 2001))
+    assert events.got == list(range(1, 2001))
+
+
+def test_its_thread_comes_back_after_the_agent_was_away(tmp_path: Path, agent: FakeAgent) -> None:
+    events = Events()
+    mirror = a_mirror(tmp_path, agent, events, every_s=0.02)
+    agent.stop()
+    with pytest.raises(AgentUnreachable):
+        mirror.step()
+    mirror.start()
+    try:
+        agent.memory.write("AGENT_STARTED")
+        agent.start()
+        until(lambda: events.got == [1], "the entry arrives", 60)
+    finally:
+        mirror.stop()
+
+
+def test_the_event_of_an_entry_is_named_by_its_code_and_known_by_node_and_seq() -> None:
+    entry = {
+        "seq": 7,
+        "at": "2026-11-29T22:00:00+00:00",
+        "code": "GPU_DUTY_HALVE",
+        "severity": "notice",
+        "data": {"rule": "t"},
+    }
+    event = event_of(NODE, entry)
+    assert event["event"] == "cotenant.gpu.duty.halve"
+    assert event["resource"]["prefect.resource.id"] == "cotenant.node.n1"
+    assert event["id"] == str(event_id(NODE, 7))
+    assert len({event_id("a", 7), event_id("a", 8), event_id("b", 7)}) == 3

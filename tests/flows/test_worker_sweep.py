@@ -1,0 +1,256 @@
+"""What a worker does about runs that nobody has: the process decides, not what the server believes. No server needed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID, uuid4
+
+import anyio
+import pytest
+from prefect.client.schemas.objects import State, StateType
+
+from nodes.flow_processes import FlowProcesses, lower_priority
+from nodes.identity import identify, own_id
+from nodes.worker import AWAITING, NodeWorker
+from policies.harness.spec import RunSpec
+from policies.refusal import Refused
+from tests.flows.conftest import until
+from tests.flows.fake_agent import FakeAgent
+
+NODE = "n1"
+
+
+class FakeServer:
+    """The few client calls that the sweep makes, against a list of runs."""
+
+    def __init__(self) -> None:
+        self.runs: dict[UUID, Any] = {}
+        self.histories: dict[UUID, list[State[Any]]] = {}
+        self.resumable = True
+
+    def add(self, kind: StateType, *, age_s: float = 0.0, queue: str = NODE, node: str | None = NODE) -> UUID:
+        state: State[Any] = State(type=kind, timestamp=datetime.now(UTC) - timedelta(seconds=age_s))
+        run = SimpleNamespace(
+            id=uuid4(),
+            name="run",
+            flow_id=uuid4(),
+            state=state,
+            work_queue_name=queue,
+            parameters={"node": node} if node else {},
+            deployment_id=uuid4(),
+        )
+        self.runs[run.id] = run
+        self.histories[run.id] = [state]
+        return run.id
+
+    async def read_flow_runs(self, **_: Any) -> list[Any]:
+        live = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING)
+        return [run for run in self.runs.values() if run.state.type in live]
+
+    async def read_flow_run(self, flow_run: UUID) -> Any:
+        return self.runs[flow_run]
+
+    async def read_flow_run_states(self, flow_run: UUID) -> list[State[Any]]:
+        return self.histories[flow_run]
+
+    async def read_deployment(self, _: UUID) -> Any:
+        return SimpleNamespace(job_variables={"resumable": self.resumable})
+
+    async def set_flow_run_state(self, flow_run: UUID, state: State[Any], force: bool) -> None:
+        assert force
+        self.runs[flow_run].state = state
+        self.histories[flow_run].append(state)
+
+
+@pytest.fixture
+def server() -> FakeServer:
+    return FakeServer()
+
+
+@pytest.fixture
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: FakeServer) -> NodeWorker:
+    monkeypatch.setenv("COTENANT_HOME", str(tmp_path))
+    monkeypatch.setenv("COTENANT_NODE", NODE)
+    worker = NodeWorker(work_pool_name="cotenant", name=NODE)
+    worker._client = server  # type: ignore[assignment]
+    return worker
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    yield child
+    child.kill()
+    child.wait()
+
+
+def name_of(server: FakeServer, run: UUID) -> str:
+    return str(server.runs[run].state.name)
+
+
+def gone(worker: NodeWorker, run: UUID) -> None:
+    """Note a process for the run that is over."""
+    child = subprocess.Popen(["sleep", "600"])
+    worker.processes.remember(run, child.pid)
+    child.kill()
+    child.wait()
+
+
+def test_case_105_a_running_run_whose_process_is_gone_is_put_back(worker: NodeWorker, server: FakeServer) -> None:
+    run = server.add(StateType.RUNNING)
+    gone(worker, run)
+    anyio.run(worker.sweep)
+    assert name_of(server, run) == AWAITING
+    assert "process is gone" in server.runs[run].state.message
+
+
+def test_it_is_put_back_three_times_and_then_crashed(worker: NodeWorker, server: FakeServer) -> None:
+    run = server.add(StateType.RUNNING)
+    seen = []
+    for _ in range(4):
+        server.runs[run].state = State(type=StateType.RUNNING)
+        gone(worker, run)
+        anyio.run(worker.sweep)
+        seen.append(name_of(server, run))
+    assert seen == [AWAITING, AWAITING, AWAITING, "Crashed"]
+
+
+def test_a_flow_that_cannot_go_on_is_crashed(worker: NodeWorker, server: FakeServer) -> None:
+    server.resumable = False
+    run = server.add(StateType.RUNNING)
+    gone(worker, run)
+    anyio.run(worker.sweep)
+    assert name_of(server, run) == "Crashed"
+
+
+def test_case_106_a_live_process_gets_no_second_copy(
+    worker: NodeWorker, server: FakeServer, sleeper: subprocess.Popen[bytes]
+) -> None:
+    run = server.add(StateType.RUNNING, age_s=9999)
+    worker.processes.remember(run, sleeper.pid)
+    anyio.run(worker.sweep)
+    assert name_of(server, run) == "Running"
+    assert worker.processes.of(run) == identify(sleeper.pid)
+
+
+def test_a_run_left_pending_by_a_dead_worker_waits_for_the_node_again(worker: NodeWorker, server: FakeServer) -> None:
+    old, fresh = server.add(StateType.PENDING, age_s=301), server.add(StateType.PENDING, age_s=10)
+    anyio.run(worker.sweep)
+    assert (name_of(server, old), name_of(server, fresh)) == (AWAITING, "Pending")
+
+
+def test_runs_of_other_nodes_and_runs_in_hand_are_left_alone(worker: NodeWorker, server: FakeServer) -> None:
+    other = server.add(StateType.PENDING, age_s=999, queue="any", node="n2")
+    nobodys = server.add(StateType.PENDING, age_s=999, queue="any", node=None)
+    held = server.add(StateType.PENDING, age_s=999)
+    worker._held.add(held)
+    anyio.run(worker.sweep)
+    assert {name_of(server, run) for run in (other, nobodys, held)} == {"Pending"}
+
+
+def test_an_orphan_that_was_cancelled_is_ended_and_told_so(
+    worker: NodeWorker, server: FakeServer, sleeper: subprocess.Popen[bytes]
+) -> None:
+    run = server.add(StateType.CANCELLING)
+    worker.processes.remember(run, sleeper.pid)
+    anyio.run(worker.sweep)
+    assert sleeper.wait(60) != 0
+    anyio.run(worker.sweep)
+    assert name_of(server, run) == "Cancelled"
+
+
+def test_a_held_run_whose_cancelling_is_overdue_is_ended(
+    worker: NodeWorker, server: FakeServer, sleeper: subprocess.Popen[bytes]
+) -> None:
+    run = server.add(StateType.CANCELLING, age_s=5)
+    worker._held.add(run)
+    worker.processes.remember(run, sleeper.pid)
+    anyio.run(worker.sweep)
+    assert sleeper.poll() is None, "Prefect's own way gets its time first"
+    server.runs[run].state.timestamp = datetime.now(UTC) - timedelta(seconds=60)
+    anyio.run(worker.sweep)
+    assert sleeper.wait(60) != 0
+    anyio.run(worker._settle, server.runs[run], True)
+    assert name_of(server, run) == "Cancelled"
+
+
+def test_an_open_run_whose_flow_run_was_cancelled_is_aborted(
+    worker: NodeWorker, server: FakeServer, tmp_path: Path
+) -> None:
+    cancelled, waiting = server.add(StateType.CANCELLED), server.add(StateType.SCHEDULED)
+    with FakeAgent(tmp_path, NODE) as agent:
+        spec = RunSpec(node=NODE, rule="trainer").model_dump()
+        for name, flow_run in (("r1", cancelled), ("r2", waiting)):
+            agent.do_run_begin(name, spec, own_id().as_dict(), "test", str(flow_run))
+            agent.active = None
+        anyio.run(worker.sweep)
+        assert (agent.memory.runs["r1"]["ending"], agent.memory.runs["r2"]["state"]) == ("aborted", "open")
+
+
+def test_a_node_takes_from_the_shared_queue_what_is_for_it(worker: NodeWorker, server: FakeServer) -> None:
+    mine = server.runs[server.add(StateType.SCHEDULED, queue="any")]
+    other = server.runs[server.add(StateType.SCHEDULED, queue="any", node="n2")]
+    wrong = server.runs[server.add(StateType.SCHEDULED, queue=NODE, node="n2")]
+    assert (worker._is_for_us(mine), worker._is_for_us(other)) == (True, False)
+    refused = anyio.run(worker._refusal, wrong)
+    assert refused is not None
+    assert "asks for node 'n2'" in refused[0]
+
+
+def test_the_reason_of_the_agent_and_the_time_left_decide_the_wait(
+    worker: NodeWorker, server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = server.runs[server.add(StateType.SCHEDULED)]
+    worker._flow_names[run.flow_id] = "ab-run"
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise Refused("RUN_WINDOW", "flow ab-run", "a window is counted", "wait", {"left_s": 40.0})
+
+    monkeypatch.setattr(worker.agent, "call", refuse)
+    assert anyio.run(worker._refusal, run) == ("flow ab-run: a window is counted", 40.0)
+
+
+def test_flow_processes_forget_the_dead_and_keep_the_living(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+    processes = FlowProcesses(tmp_path / "flows")
+    dead, kept, alive = uuid4(), uuid4(), uuid4()
+    for run in (dead, kept):
+        child = subprocess.Popen(["sleep", "600"])
+        processes.remember(run, child.pid)
+        child.kill()
+        child.wait()
+    processes.remember(alive, sleeper.pid)
+    (tmp_path / "flows" / "no-uuid.json").write_text("{}")
+    (tmp_path / "flows" / f"{uuid4()}.json").write_text("{cut")
+    processes.prune(keep={kept})
+    assert processes.of(dead) is None
+    assert processes.of(kept) is not None
+    assert processes.of(alive) == identify(sleeper.pid)
+
+
+def test_a_flow_process_and_its_children_run_at_idle_priority() -> None:
+    child = subprocess.Popen(
+        ["sh", "-c", "read go; sleep 600 & echo $!; wait"], stdin=-1, stdout=-1, start_new_session=True
+    )
+    try:
+        lower_priority(child.pid)
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.write(b"go\n")
+        child.stdin.flush()
+        grandchild = int(child.stdout.readline())
+        for pid in (child.pid, grandchild):
+            assert os.getpriority(os.PRIO_PROCESS, pid) == 19
+            assert os.sched_getscheduler(pid) == os.SCHED_IDLE
+        autogroup = Path(f"/proc/{child.pid}/autogroup")
+        if autogroup.exists() and autogroup.read_text().strip():
+            assert autogroup.read_text().split()[-1] == "10"
+    finally:
+        os.killpg(child.pid, 9)
+        child.wait()
+        until(lambda: child.poll() is not None, "the end of the child", 60)
