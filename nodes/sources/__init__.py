@@ -1,0 +1,1 @@
+"""Progress and phase sources on the node: watched, followed, read."""

@@ -1,0 +1,1 @@
+"""From bytes to events, phases and rates: all pure."""
