@@ -44,7 +44,7 @@ STEPS_BEFORE_RUN = 200
 SOURCE_WITHIN_S = 120.0
 TRAINER_SECONDS = 3600.0
 # The run itself takes at most five minutes; the rest is for a machine that is busy with other things.
-RUN_WITHIN_S = 900.0
+RUN_WITHIN_S = 2400.0
 HONEST = ("no slowdown shown", "slowdown", "inconclusive", "refused", "harm_suspected")
 
 

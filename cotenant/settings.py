@@ -63,13 +63,13 @@ class Settings(BaseModel):
     )
 
     server_start_s: float = Field(
-        default=180.0, gt=0, description="seconds a Prefect server may take to answer; its first start makes a database"
+        default=400.0, gt=0, description="seconds a Prefect server may take to answer; its first start makes a database"
     )
     agent_start_s: float = Field(
-        default=60.0, gt=0, description="seconds an agent may take to answer; it opens its journal and adopts attempts"
+        default=120.0, gt=0, description="seconds an agent may take to answer; it opens its journal and adopts attempts"
     )
     worker_start_s: float = Field(
-        default=120.0,
+        default=240.0,
         gt=0,
         description="seconds a worker may take to start; importing Prefect takes some on a busy machine",
     )
@@ -98,7 +98,10 @@ class Settings(BaseModel):
         description="seconds between questions to the agent while a run is watched; the agent ticks at 2 s",
     )
     flow_start_s: float = Field(
-        default=180.0, gt=0, description="seconds a submitted run may take to reach the agent before a watcher says so"
+        default=600.0,
+        gt=0,
+        description="seconds a submitted run may take to reach the agent before its watcher gives up: its process has idle "
+        "priority, and on a busy machine that takes minutes",
     )
 
     @field_validator("home")

@@ -112,7 +112,8 @@ def save_checkpoint(path: Path, step: int, weights: Weights, rng: np.random.Gene
     """Whole or not at all: written beside its place, then moved there."""
     unfinished = path.with_name(path.name + ".part")
     with unfinished.open("wb") as file:
-        np.savez(file, step=step, rng=json.dumps(rng.bit_generator.state), **weights)
+        state: dict[str, Any] = {"step": step, "rng": json.dumps(rng.bit_generator.state), **weights}
+        np.savez(file, **state)
         file.flush()
         os.fsync(file.fileno())
     unfinished.replace(path)

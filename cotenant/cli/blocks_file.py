@@ -85,7 +85,7 @@ def _from_json(raw: Any, name: str) -> BlocksFile:
             if block.get("state", "counted") != "counted":
                 left_out += 1
                 continue
-            found.append((_order(block.get("order"), where), *(_arm(block, arm, where) for arm in ("on", "off"))))
+            found.append((_order(block.get("order"), where), _arm(block, "on", where), _arm(block, "off", where)))
         elif isinstance(block, Sequence) and not isinstance(block, str) and len(block) == 3:
             found.append((_order(block[0], where), _rate(block[1], where, "ON"), _rate(block[2], where, "OFF")))
         else:
@@ -150,9 +150,8 @@ def _from_csv(text: str, name: str) -> BlocksFile:
         if (row.get("state") or "counted") != "counted":
             left_out += 1
             continue
-        found.append(
-            (_order(row["order"], where), *(_rate(row[str(names[a])], where, a.upper()) for a in ("on", "off")))
-        )
+        on, off = (_rate(row[str(names[arm])], where, arm.upper()) for arm in ("on", "off"))
+        found.append((_order(row["order"], where), on, off))
     return BlocksFile(tuple(found), left_out)
 
 

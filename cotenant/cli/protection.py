@@ -179,7 +179,7 @@ def _match_row(match: dict[str, Any]) -> tuple[object, ...]:
         if isinstance(process, dict):
             argv = process.get("argv")
             words = " ".join(argv) if isinstance(argv, list) else process.get("name") or process.get("exe") or ""
-            shown.append(f"{process.get('pid')} {words[:80]}".strip())
+            shown.append(f"{process.get('pid')} {words[:200]}".strip())
         else:
             shown.append(str(process))
     unreadable = match.get("unreadable")

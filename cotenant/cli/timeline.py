@@ -51,7 +51,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _after(agent: Agent, seq: int, code: str | None) -> Iterator[dict[str, Any]]:
-    wanted = {} if code is None else {"code": code}
+    wanted: dict[str, Any] = {} if code is None else {"code": code}
     while entries := agent.ask("timeline", after_seq=seq, limit=PAGE, **wanted)["entries"]:
         yield from entries
         seq = entries[-1]["seq"]

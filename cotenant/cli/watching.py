@@ -19,6 +19,10 @@ PASS = "no slowdown shown"
 # The verdict of a pass is recomputed in a child process before a certificate is kept.
 SETTLE_S = 180.0
 
+STILL_WAITING = (
+    "still waiting: its process has idle priority, which takes long where the machine is busy (cotenant status)"
+)
+
 PARTS = {
     "idle": "between steps",
     "reference": "reference, the work held",
@@ -36,7 +40,7 @@ def step_words(status: dict[str, Any]) -> str:
     now = status.get("now")
     if not now:
         return "waits for its flow to go on"
-    part = PARTS.get(now["part"], now["part"])
+    part = PARTS.get(now["part"], str(now["part"]))
     if now.get("block") is None:
         return part
     words = [f"block {_block_of(status)}"]
@@ -141,7 +145,8 @@ class Watcher:
         from policies.refusal import Refused
 
         since = time.monotonic()
-        said = False
+        hints = iter(((0.0, "submitted; waiting for the node's worker to start it"), (60.0, STILL_WAITING)))
+        hint = next(hints, None)
         while not self._known():
             if (why := self.flow_ended()) and not self._known():
                 what = f"run {self.run}"
@@ -155,9 +160,9 @@ class Watcher:
                     f"the agent has not seen it for {self.start_within_s:g} s; it stays queued until the node's worker takes it",
                     "cotenant status shows whether the worker runs",
                 )
-            if not said:
-                said = True
-                self.say("submitted; waiting for the node's worker to start it")
+            if hint is not None and time.monotonic() - since >= hint[0]:
+                self.say(hint[1])
+                hint = next(hints, None)
             time.sleep(min(self.every_s, 1.0))
 
     def _settled(self) -> dict[str, Any]:

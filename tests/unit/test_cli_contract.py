@@ -55,6 +55,20 @@ def test_the_options_in_every_example_exist(path: tuple[str, ...], cli: Cli) -> 
     assert set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", example)) <= offered
 
 
+def test_every_command_in_the_readme_exists(cli: Cli) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    typed = {command.strip() for command in re.findall(r"`cotenant ([^`]+)`", readme)}
+    known = sorted(every_command(), key=len, reverse=True)
+    assert len(typed) > 10
+    for command in typed:
+        words = command.split()
+        path = next((path for path in known if tuple(words[: len(path)]) == path), None)
+        assert path is not None, f"cotenant {command}"
+        offered = cli(*path, "--help").out
+        for option in (word for word in words if word.startswith("--")):
+            assert option in offered, f"cotenant {command}: {option}"
+
+
 def test_help_imports_nothing_heavy() -> None:
     """The half second for `--help` is kept by what it does not import, which no busy machine can blur."""
     heavy = ("prefect", "scipy", "numpy", "matplotlib", "sqlalchemy", "psutil", "rich", "policies", "nodes")
