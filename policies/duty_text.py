@@ -1,0 +1,131 @@
+"""``cotenant protection duty``: what the governor and the compliance check hold, as data and as text.
+
+``duty_view`` makes plain JSON of the pure state; the agent hands it over its socket. ``duty_text`` makes the lines of it,
+in the reference's layout. Source: ``governor.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from policies.compliance import STATE_WORDS, Verdict
+from policies.governor import GovernorState, Inputs, Outputs
+
+__all__ = ["UnitName", "duty_text", "duty_view"]
+
+
+@dataclass(frozen=True, slots=True)
+class UnitName:
+    """How a unit is called: its key in verdicts and shares, its module and stage, its number."""
+
+    unit: str
+    module: str
+    stage: str
+    attempt: str
+
+
+def duty_view(
+    node: str,
+    state: GovernorState,
+    inputs: Inputs,
+    outputs: Outputs,
+    names: Sequence[UnitName],
+    verdicts: Mapping[str, Verdict],
+    now_s: float,
+) -> dict[str, Any]:
+    """Plain JSON of a node's duty after a tick: ``{node, state, budget, ceiling, decides, rules, share, units}``.
+
+    Unknown figures are null. ``share`` is what each unit in the shares has; null where there is none.
+    """
+    pressures = dict(state.pressures)
+    rules = []
+    for rule in inputs.holding:
+        baseline = state.baseline_of(rule.rule)
+        rules.append(
+            {
+                "rule": rule.rule,
+                "certified_duty": rule.certified_duty,
+                "baseline_rate": None if baseline is None else baseline.rate,
+                "baseline_age_s": None if baseline is None else now_s - baseline.at_s,
+                "low": baseline is not None and baseline.low,
+                "pressure": pressures.get(rule.rule),
+            }
+        )
+    return {
+        "node": node,
+        "state": state.name,
+        "budget": outputs.budget,
+        "ceiling": outputs.ceiling,
+        "decides": outputs.decides,
+        "rules": rules,
+        "shared_by": len(outputs.shares),
+        "share": next(iter(outputs.shares.values()), None),
+        "units": [_unit(name, outputs, verdicts.get(name.unit)) for name in names],
+    }
+
+
+def _unit(name: UnitName, outputs: Outputs, verdict: Verdict | None) -> dict[str, Any]:
+    return {
+        "module": name.module,
+        "stage": name.stage,
+        "attempt": name.attempt,
+        "duty": outputs.shares.get(name.unit),
+        "measured": None if verdict is None else verdict.measured,
+        "state": None if verdict is None else verdict.state,
+        "why": "" if verdict is None else verdict.why,
+    }
+
+
+def duty_text(view: Mapping[str, Any]) -> str:
+    """The text of one node's view, ending in a newline."""
+    lines = [_first(view)]
+    for rule in view["rules"]:
+        lines += _rule(rule, view["node"])
+    lines += [_unit_line(unit) for unit in view["units"]]
+    return "\n".join(lines) + "\n"
+
+
+def _first(view: Mapping[str, Any]) -> str:
+    state, rules = view["state"], ", ".join(rule["rule"] for rule in view["rules"])
+    if view["decides"] == "nobody":
+        return f"{view['node']}: no gpu_duty budget (free): no rule holds device work back"
+    beside = f" beside {rules}" if rules else ""
+    if view["decides"] == "run":
+        duty = "no limit" if view["budget"] is None else f"duty {_share(view['budget'])}"
+        return f"{view['node']}: gpu_duty set by a harness run, {duty} ({state}){beside}"
+    ceiling = "none" if view["ceiling"] is None else _share(view["ceiling"])
+    count, share = view["shared_by"], view["share"]
+    units = f"{count} unit(s)" + ("" if share is None else f" at {_share(share)} each")
+    return f"{view['node']}: gpu_duty budget {_share(view['budget'])} of ceiling {ceiling} ({state}){beside}; {units}"
+
+
+def _rule(rule: Mapping[str, Any], node: str) -> list[str]:
+    name, lines = rule["rule"], []
+    if rule["certified_duty"] is None:
+        lines.append(f"  GPU_NOT_CERTIFIED {name}: cotenant protection ab sweep {node} --rule {name}")
+    if rule["baseline_rate"] is None:
+        return [*lines, f"  baseline {name}: not measured yet"]
+    pressure = "unknown" if rule["pressure"] is None else f"{rule['pressure']:.2f}"
+    low = "; over 10 % under the certificate's OFF rate: no growth" if rule["low"] else ""
+    age = f"{rule['baseline_age_s']:.0f} s old"
+    return [*lines, f"  baseline {name}: {_rate(rule['baseline_rate'])}/s, {age}, last pressure {pressure}{low}"]
+
+
+def _unit_line(unit: Mapping[str, Any]) -> str:
+    duty = "none" if unit["duty"] is None else _share(unit["duty"])
+    measured = "unknown" if unit["measured"] is None else f"{unit['measured']:.2f}"
+    state = "" if unit["state"] is None else " ok" if unit["state"] == "holds" else f" {STATE_WORDS[unit['state']]}"
+    why = f": {unit['why']}" if unit["why"] else ""
+    return f"  {unit['module']}/{unit['stage']} attempt {unit['attempt']} duty {duty} measured {measured}{state}{why}"
+
+
+def _share(value: float) -> str:
+    """At most three decimals, no trailing zeros: 0.3, 0.15, 0.088."""
+    return f"{value:.3f}".rstrip("0").rstrip(".")
+
+
+def _rate(value: float) -> str:
+    """Three significant digits, never an exponent: 9.94, 0.0123, 1230."""
+    return f"{value:.0f}" if value >= 100.0 else f"{value:#.3g}"
