@@ -101,7 +101,6 @@ class ModuleStore:
         self._builtin = Path(builtin)
         self._lock = threading.RLock()
         self._states: dict[str, ModuleState] = {}
-        self._digests: dict[str, tuple[float, str]] = {}
         for folder in sorted(self._home.iterdir()):
             if folder.is_dir() and not folder.name.startswith("."):
                 kept = self._kept(folder.name)
@@ -115,7 +114,8 @@ class ModuleStore:
         with self._lock:
             found = dict(self._states)
         for short, path in self._builtins():
-            found.setdefault(short, self._not_added(short, path))
+            if short not in found:
+                found[short] = self._not_added(short, path)
         return [found[short] for short in sorted(found)]
 
     def get(self, name: str) -> ModuleState | None:

@@ -114,7 +114,7 @@ class Duty:
 
     def _wait_s(self, slack_s: float) -> float | None:
         """How long until a unit may start: 0 now, None until the duty changes. A debt of ``slack_s`` may stay."""
-        if self._rate is None or self._debt_s <= slack_s and self._rate > 0.0:
+        if self._rate is None or (self._debt_s <= slack_s and self._rate > 0.0):
             return 0.0
         if self._rate <= 0.0:
             return None
@@ -201,7 +201,7 @@ class Duty:
                 try:
                     slack_s = 0.0
                     await asyncio.wait_for(news.wait(), wait_s)
-                except asyncio.TimeoutError:
+                except TimeoutError:
                     slack_s = WAKE_S
                 finally:
                     if not paused:

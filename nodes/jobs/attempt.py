@@ -375,7 +375,7 @@ class Attempt:
 
     def _confirm_hold(self, now: float) -> bool:
         if self._frozen:
-            self.hold_confirmed = self._freeze()
+            self.hold_confirmed = self._freeze() and self.runner is not None
         else:
             used = sum(proc.own_ticks + proc.reaped_ticks for proc in self.tree())
             if self._hold_sample is None:

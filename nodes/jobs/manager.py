@@ -499,9 +499,12 @@ class JobManager:
         for row in rows:
             attempt = revive(row, self.job(row.job), self._jobs_dir, self._system, now)
             self._live[attempt.attempt_id] = attempt
-            if self._launcher_gone(attempt) or not self._reopen(attempt):
+            ended = (attempt.folder.root / "exit.json").exists()
+            if ended or self._launcher_gone(attempt):
                 self._collect(attempt, now)
                 continue
+            if not self._reopen(attempt):
+                self.stop(attempt.attempt_id, "its pipe is gone", requeue=True, fault=False)
             attempt.adopted = True
             if attempt.stopping is not None:
                 attempt.begin_stopping(attempt.stopping, now)

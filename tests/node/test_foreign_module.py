@@ -8,7 +8,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from jobs_rig import Rig, state_of
+
+from tests.node.jobs_rig import Rig, state_of
 
 COOPERATIVE = ["cancellable", "cooperative_pause", "cooperative_throttle", "progress_events"]
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs_rig import Rig, carriers, cpu_ticks, foreign, state_of, wait_for
+
+from tests.node.jobs_rig import Rig, carriers, cpu_ticks, foreign, state_of, wait_for
 
 STAND_IN = Path(__file__).with_name("agent_stand_in.py")
 
@@ -135,7 +136,7 @@ def test_cooperative_pause_gets_a_newer_document_and_stays_paused(tmp_path: Path
 
 
 def test_a_pause_that_is_not_obeyed_ends_the_attempt(tmp_path: Path, agents: list[StandIn]) -> None:
-    home, agent, attempt_id, pids = begin(tmp_path, agents, ["cooperative_pause"], deaf=True, grace_s="1")
+    home, agent, _, pids = begin(tmp_path, agents, ["cooperative_pause"], deaf=True, grace_s="1")
     agent.kill()
     wait_for(lambda: {state_of(pid) for pid in pids} == {"gone"})
     rig = Rig(home)
@@ -159,7 +160,7 @@ def test_neither_is_ended(tmp_path: Path, agents: list[StandIn]) -> None:
 def test_a_stuck_agent_protects_nobody_and_decides_anew_when_it_comes_back(
     tmp_path: Path, agents: list[StandIn]
 ) -> None:
-    _home, agent, attempt_id, pids = begin(tmp_path, agents, ["freeze_ok"], "--silence", "1.5")
+    _, agent, _, pids = begin(tmp_path, agents, ["freeze_ok"], "--silence", "1.5")
     agent.signal(signal.SIGSTOP)
     wait_for(lambda: {state_of(pid) for pid in pids[1:]} == {"T"})
     agent.signal(signal.SIGCONT)

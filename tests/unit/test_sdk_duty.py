@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import threading
 import time as real_time
@@ -86,7 +87,7 @@ def test_the_next_unit_starts_after_b_over_d(monkeypatch: pytest.MonkeyPatch) ->
         with governor.unit():
             starts.append(clock.now)
             clock.work(0.1)
-    assert [b - a for a, b in zip(starts, starts[1:], strict=False)] == pytest.approx([0.4] * 3)
+    assert [b - a for a, b in itertools.pairwise(starts)] == pytest.approx([0.4] * 3)
     assert governor.busy_s == pytest.approx(0.4)
     assert governor.idle_s == pytest.approx(0.9)
 

@@ -45,6 +45,11 @@ def look(args, note):
     return document
 
 
+def content(path):
+    with open(path) as file:
+        return file.read()
+
+
 def spin(seconds):
     end = time.process_time() + seconds
     while time.process_time() < end:
@@ -70,6 +75,9 @@ def work(args, payload, note):
             signal.signal(number, signal.SIG_IGN)
     for number in range(payload.get("children", 0)):
         child(number < payload.get("detached", 0), deaf)
+    for line in payload.get("events", []):
+        with open(args.events, "a") as file:
+            file.write(line)
     replace(os.path.join(args.workdir, "phase"), "spinning\n")
     end = time.monotonic() + payload.get("seconds", 3600)
     while time.monotonic() < end:
@@ -124,18 +132,21 @@ def run(args):
     look(args, note)
     sys.stdout.write("x" * payload.get("noise", 0))
     sys.stdout.flush()
-    if payload["do"] == "tell":
+    if payload["do"] == "tell" or os.path.exists(args.workdir + "/resume.ndjson"):
         told = {
             "argv": sys.argv[1:],
             "env": dict(os.environ),
             "cwd": os.getcwd(),
             "fds": sorted(int(fd) for fd in os.listdir("/proc/self/fd")),
             "usr1_ignored": signal_at_start == signal.SIG_IGN,
-            "oom": open("/proc/self/oom_score_adj").read().strip(),
+            "oom": content("/proc/self/oom_score_adj").strip(),
             "umask": os.umask(0o077),
             "spec": spec,
             "listing": sorted(os.listdir(args.workdir)),
-            "settings": json.load(open(os.environ["OARBANK_SETTINGS_FILE"])),
+            "resume": content(args.workdir + "/resume.ndjson")
+            if os.path.exists(args.workdir + "/resume.ndjson")
+            else None,
+            "settings": json.loads(content(os.environ["OARBANK_SETTINGS_FILE"])),
         }
         result(args, told)
         return 0
