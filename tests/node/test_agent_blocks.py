@@ -11,7 +11,6 @@ import pytest
 from policies.refusal import Refused
 from tests.node.agent_rig import Rig, cpu_s, runners_of, wait_for
 
-
 # For tests that break into a window: on a busy host a short one would be over before they could.
 LONG = {"window_s": 60.0, "max_hours": 1.0}
 
@@ -128,13 +127,16 @@ def test_work_that_does_not_use_its_duty_is_no_dose(measured: Rig) -> None:
     (bundle / "oarbank-module.toml").write_text(
         'manifest = 1\n[module]\nid = "dev.example.idle"\nversion = "1"\n[requires]\nrunner_protocol = 1\n'
         '[runner]\nexec = ["python", "-I", "{bundle}/idle.py"]\nruntime = { kind = "python" }\n'
-        'capabilities = ["cancellable", "cooperative_pause", "cooperative_throttle"]\nstop_grace_s = 5\ngpu = { use = "none" }\n'
-        '[[stages]]\nname = "sit"\ndefault = true\ndeterminism = "none"\ntimeout_s = 600\nrequires = { resources = { cpu = 1, mem_gb = 0.1 } }\n'
+        'capabilities = ["cancellable", "cooperative_pause", "cooperative_throttle"]\n'
+        'stop_grace_s = 5\ngpu = { use = "none" }\n'
+        '[[stages]]\nname = "sit"\ndefault = true\ndeterminism = "none"\ntimeout_s = 600\n'
+        "requires = { resources = { cpu = 1, mem_gb = 0.1 } }\n"
     )
     (bundle / "idle.py").write_text(
         "import json, sys\n"
         "if sys.argv[1] == 'doctor':\n"
-        "    print(json.dumps({'runner_protocol': {'supported': [1]}, 'health': 'healthy', 'capabilities': [], 'attrs': {}, 'checks': []}))\n"
+        "    said = {'runner_protocol': {'supported': [1]}, 'health': 'healthy', 'capabilities': [], 'attrs': {}, 'checks': []}\n"
+        "    print(json.dumps(said))\n"
         "    sys.exit(0)\n"
         "from cotenant.sdk.control import Control, Stopped\nimport time\n"
         "ctl = Control()\nctl.phase('work')\n"

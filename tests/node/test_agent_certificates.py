@@ -1,0 +1,232 @@
+"""What the agent keeps of a run: a certificate from its own journaled windows alone, and every trap that stands before one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from freezegun import freeze_time
+
+from nodes.agent.certify import Certifier
+from nodes.agent.core import Agent
+from nodes.agent.plan import Planner
+from nodes.clock import utc_iso, utc_now
+from nodes.identity import own_id
+from policies.harness.rows import BlockRow, UnitDose, WindowRow
+from policies.harness.schedule import coin
+from policies.harness.spec import RunSpec
+from policies.refusal import Refused
+from tests.node.agent_rig import ROOT, Rig, wait_for
+
+
+class Node:
+    """An agent in this process, with a program that it sees; blocks are put into its journal as it would have measured them."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+        rig.events.touch()
+        rig.start_program()
+        self.agent = Agent(rig.home, "local", ROOT / "modules")
+        self.agent.prepare_modules()
+        self.agent.start()
+        self.agent.set_section(rig.section(), "test")
+        wait_for("the program is seen", self.sees)
+        self.planner = Planner(self.agent)
+        self.certifier = Certifier(self.agent, self.planner)
+
+    def sees(self) -> bool:
+        self.agent.tick()
+        return bool(self.agent.observer.program("stepper"))
+
+    def run(
+        self,
+        name: str,
+        ratio: float = 1.0,
+        ending: str = "no slowdown shown",
+        counted: int = 8,
+        left_out: int = 0,
+        dose: float = 0.1,
+        **spec: Any,
+    ) -> dict[str, Any]:
+        """A whole run: begun, blocks journaled with ON = ``ratio`` x OFF, ended as the flow would say."""
+        asked = RunSpec.model_validate(self.rig.spec(**spec))
+        facts = asyncio.run(self.planner.facts(asked, None))
+        self.agent.runs.begin(name, asked, own_id(), facts | {"reviewed_by": "test", "flow_run_id": None})
+        chance = random.Random(name)
+        for number in range(1, counted + left_out + 1):
+            order = coin(asked.seed, number)
+            out = number > counted
+            windows = {
+                arm: WindowRow(
+                    run=name,
+                    block=number,
+                    arm=arm,
+                    position=1,
+                    started_at=utc_iso(),
+                    started_mono_s=0.0,
+                    length_s=asked.window_s,
+                    events=rate * asked.window_s,
+                    rate=rate,
+                    work_ran_s=asked.window_s if arm == "on" else 0.0,
+                    dose=dose if arm == "on" else None,
+                    units=(UnitDose(attempt="1-1", module="dev.cotenant.llmserve", stage="selftest", share=dose),)
+                    if arm == "on"
+                    else (),
+                )
+                for arm, rate in (("on", 10.0 * ratio * chance.gauss(1, 0.002)), ("off", 10.0 * chance.gauss(1, 0.002)))
+            }
+            row = BlockRow(
+                run=name,
+                number=number,
+                order=order,
+                state="left_out" if out else "counted",
+                reason="phase" if out else None,
+                on=windows["on"],
+                off=windows["off"],
+            )
+            self.agent.journal.put_block(name, number, row.model_dump())
+        return self.certifier.end(name, ending, "test", {"R": ratio, "n": counted})
+
+    def offer(self, name: str) -> dict[str, Any]:
+        return asyncio.run(self.certifier.offer(name))
+
+    def refused(self, name: str) -> str:
+        with pytest.raises(Refused) as refused:
+            self.offer(name)
+        return refused.value.why
+
+    def listed(self) -> list[dict[str, Any]]:
+        return asyncio.run(self.certifier.listed())
+
+
+@pytest.fixture
+def node(rig: Rig) -> Iterator[Node]:
+    found = Node(rig)
+    yield found
+    found.agent.journal.close()
+
+
+def test_a_pass_earns_a_certificate_that_names_what_it_was_earned_under(node: Node) -> None:
+    node.run("r1", dose=0.0973)
+    kept = node.offer("r1")
+    assert kept["certified_duty"] == 0.09, "the metered share, rounded down: less than the duty asked"
+    assert kept["demonstration"] is True
+    assert kept["work"][0]["module"] == "dev.cotenant.llmserve"
+    assert kept["fingerprint"]["program"][0]["script"].endswith("stepper.py")
+    assert node.offer("r1") == kept, "offered twice, kept once"
+    (row,) = node.listed()
+    assert row["validity"]["state"] == "valid", row["validity"]
+
+
+def test_the_duty_asked_bounds_the_certified_one(node: Node) -> None:
+    node.run("r1", dose=0.14)
+    assert node.offer("r1")["certified_duty"] == 0.1
+
+
+def test_a_flow_that_calls_a_slowdown_a_pass_gets_no_certificate(node: Node) -> None:
+    """The verdict is recomputed from the journaled windows; what the flow says it saw does not count."""
+    node.run("r1", ratio=0.4, margin=0.1)
+    assert "recomputed" in node.refused("r1")
+    assert node.agent.journal.entries(code="CERT_REFUSED")
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"ending": "inconclusive"}, "inconclusive"),
+        ({"counted": 8, "left_out": 3}, "left out"),
+        ({"kind": "null", "feed": None, "duty": None}, "A/A"),
+        ({"kind": "self", "feed": None, "duty": None}, "self"),
+        ({"counted": 7}, "inconclusive"),
+    ],
+    ids=["no pass", "too many left out", "null", "self", "before the first look"],
+)
+def test_what_earns_none(node: Node, changes: dict[str, Any], word: str) -> None:
+    node.run("r1", **changes)
+    assert word in node.refused("r1")
+
+
+def test_an_open_run_earns_none(node: Node) -> None:
+    asked = RunSpec.model_validate(node.rig.spec())
+    facts = asyncio.run(node.planner.facts(asked, None))
+    node.agent.runs.begin("r1", asked, own_id(), facts | {"reviewed_by": "test", "flow_run_id": None})
+    assert "not yet" in node.refused("r1")
+
+
+def test_a_section_that_changed_under_the_run_voids_it(node: Node) -> None:
+    node.run("r1")
+    node.agent.set_section(node.rig.section(extra_node='mode = "fleet_first"'), "test")
+    assert "section" in node.refused("r1")
+
+
+def test_repetition_must_not_manufacture_certificates(node: Node) -> None:
+    node.run("r1", ratio=0.9, ending="inconclusive")
+    node.run("r2")
+    assert "two passes" in node.refused("r2")
+    node.run("r3")
+    assert node.offer("r3")["attempts_before"], "earlier attempts are named"
+
+
+def test_a_slowdown_revokes_what_was_certified_at_that_duty_or_more(node: Node) -> None:
+    node.run("low", duty=0.1, dose=0.1)
+    node.run("high", duty=0.3, dose=0.3)
+    node.offer("low")
+    node.offer("high")
+    node.run("bad", ratio=0.3, ending="slowdown", duty=0.2, dose=0.2)
+    states = {row["run"]: row["validity"]["state"] for row in node.listed()}
+    assert states == {"low": "valid", "high": "revoked"}
+    assert node.agent.journal.entries(code="CERT_REVOKED")
+
+
+def test_a_certificate_edited_by_hand_is_refused_and_journaled(node: Node) -> None:
+    node.run("r1")
+    node.offer("r1")
+    (row,) = [json.loads(r["row"]) for r in node.agent.journal.db.execute("SELECT row FROM certificates").fetchall()]
+    row["certified_duty"] = 1.0
+    node.agent.journal.db.execute("UPDATE certificates SET row = ?", (json.dumps(row),))
+    assert node.listed() == []
+    node.listed()
+    assert len(node.agent.journal.entries(code="CERT_FORGED")) == 1
+
+
+def test_a_changed_program_makes_it_stale_and_says_old_and_new(node: Node) -> None:
+    node.run("r1")
+    node.offer("r1")
+    node.rig.started[0].kill()
+    node.rig.started[0].wait(10)
+    node.rig.stepper.write_text(node.rig.stepper.read_text() + "\n# another version\n")
+    node.rig.start_program()
+    wait_for(
+        "the new program is seen",
+        lambda: node.sees() and node.agent.observer.processes("stepper")[0]["pid"] == node.rig.started[-1].pid,
+    )
+    (row,) = node.listed()
+    assert row["validity"]["state"] == "stale"
+    assert "→" in row["validity"]["why"]
+    assert "ab start" in row["validity"]["renew"]
+
+
+def test_it_expires_after_fourteen_days_and_is_invalid_on_a_clock_set_back(node: Node) -> None:
+    from policies.certificate import Certificate, validity
+
+    node.run("r1")
+    kept = Certificate.model_validate(node.offer("r1"))
+    rule = node.agent.section.rule("stepper")
+
+    def state() -> str:
+        found = validity(
+            kept, now=utc_now(), fingerprint=kept.fingerprint, rule=rule, duty_device="cpu", key=node.certifier.key
+        )
+        return found.state
+
+    with freeze_time(kept.issued_at + timedelta(days=13, hours=23)):
+        assert state() == "valid"
+    with freeze_time(kept.issued_at + timedelta(days=14, seconds=1)):
+        assert state() == "expired"
+    with freeze_time(kept.issued_at - timedelta(hours=1)):
+        assert state() == "invalid"
