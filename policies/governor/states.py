@@ -53,7 +53,7 @@ class Holding:
     """One rule that holds device work back now, as read on this tick.
 
     Args:
-        rule: the rule's id.
+        rule: the rule's id, told apart by scope where the node's and the fleet's section have the same.
         certified_duty: the duty that its valid certificate covers; None without one.
         readable: whether its progress source reads.
         short_rate: rate over the last ``numbers.short_window_s(median_step_s)``.
@@ -108,6 +108,8 @@ class Inputs:
 
     def __post_init__(self) -> None:
         _check_share("run_duty", self.run_duty)
+        if len(self.holding) > 1 and len({rule.rule for rule in self.holding}) < len(self.holding):
+            raise ValueError(f"rules must differ in name: {[rule.rule for rule in self.holding]}")
 
 
 @dataclass(frozen=True, slots=True)

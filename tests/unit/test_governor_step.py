@@ -490,3 +490,8 @@ def test_counting_a_tick_changes_nothing_else(running: Node) -> None:
         INITIAL, name="closed", since_s=4.0, budget=0.1, resume=0.2, stretch_s=5.0, ended_s=7.0, harm_s=6.0, again="x"
     )
     assert other.at_tick(1.0, 2, 3.0) == replace(other, last_tick_s=1.0, ticks=2, barred_until_s=3.0)
+
+
+def test_two_rules_of_one_name_are_refused() -> None:
+    with pytest.raises(ValueError, match="differ in name"):
+        Inputs(holding=(TRAINER, TRAINER))
