@@ -1,0 +1,124 @@
+"""What the idle agent costs: CPU share, memory, growth, with 500 processes, 5 rules and 4 sources.
+
+The agent runs as an owner runs it, in a home of its own; its CPU time and resident memory are read from /proc by this
+process. The reference is what one full look at every process with psutil costs at the agent's period.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+from benchmarks._figures import Figure, figure, run
+from nodes.client import AgentClient, AgentUnreachable, socket_path
+
+ROOT = Path(__file__).resolve().parents[1]
+PROCESSES, QUICK_PROCESSES = 500, 120
+SECONDS, QUICK_SECONDS = 120.0, 20.0
+SETTLE_S = 15.0
+TICK_S = 2.0
+CPU_BUDGET, RSS_BUDGET_MIB = 0.005, 50.0
+
+
+def measure(quick: bool) -> Sequence[Figure]:
+    count, span_s = (QUICK_PROCESSES, QUICK_SECONDS) if quick else (PROCESSES, SECONDS)
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        started = _sleepers(max(0, count - len(psutil.pids())))
+        try:
+            agent = _start(home, started)
+            time.sleep(SETTLE_S)
+            cpu_s, rss = _cpu_s(agent.pid), _rss_mib(agent.pid)
+            began = time.monotonic()
+            time.sleep(span_s)
+            took_s = time.monotonic() - began
+            used_s, rss_after = _cpu_s(agent.pid) - cpu_s, _rss_mib(agent.pid)
+            processes = len(psutil.pids())
+            scan_share = _full_scan_s() / TICK_S
+        finally:
+            for process in started:
+                process.terminate()
+            for process in started:
+                process.wait(60)
+    against = f"a full psutil scan a tick: {100 * scan_share:.2f} % of a core"
+    return [
+        figure(f"CPU share of a core, idle, {processes} processes", used_s / took_s, "", ("<=", CPU_BUDGET), against),
+        figure("resident memory", rss_after, "MiB", ("<=", RSS_BUDGET_MIB), "a bare interpreter: 12 MiB"),
+        figure(f"growth over {took_s:.0f} s", rss_after - rss, "MiB", ("<=", 1.0)),
+    ]
+
+
+def _sleepers(count: int) -> list[subprocess.Popen[bytes]]:
+    return [subprocess.Popen(["sleep", "3600"]) for _ in range(count)]
+
+
+def _start(home: Path, started: list[subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+    with open(home / "agent.log", "wb") as log:
+        agent = subprocess.Popen(
+            [sys.executable, "-m", "nodes.agent", "--home", str(home), "--node", "bench"],
+            cwd=ROOT,
+            stdout=log,
+            stderr=log,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+    started.append(agent)
+    client, until = AgentClient(socket_path(home, "bench")), time.monotonic() + 60
+    while True:
+        try:
+            client.call("hello")
+            break
+        except AgentUnreachable:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.2)
+    client.call("section_set", text=_section(home), by="benchmark")
+    return agent
+
+
+def _section(home: Path) -> str:
+    """Five rules, four of them with a source that exists and is quiet."""
+    text = '[node]\nduty_device = "cpu"\n'
+    for number in range(5):
+        source = home / f"events-{number}.jsonl"
+        source.write_text('{"event": "step_done"}\n')
+        text += f'[[rule]]\nid = "rule-{number}"\nmatch = {{ argv_regex = "program-{number}", path_prefix = "/opt/p{number}/" }}\n'
+        if number < 4:
+            text += f'protect = {{ metric = "progress_rate", max_slowdown = 0.05, source = {{ jsonl = "{source}", event = "step_done" }} }}\n'
+        else:
+            text += 'pause_fleet = { scope = "all" }\n'
+    return text
+
+
+def _cpu_s(pid: int) -> float:
+    raw = Path(f"/proc/{pid}/stat").read_text()
+    fields = raw[raw.rindex(")") + 2 :].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _rss_mib(pid: int) -> float:
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+
+
+def _full_scan_s() -> float:
+    """CPU seconds of one full psutil look at name, path, arguments and parent of every process."""
+    began = time.process_time()
+    for process in psutil.process_iter():
+        try:
+            with process.oneshot():
+                process.name(), process.exe(), process.cmdline(), process.ppid()
+        except psutil.Error:
+            pass
+    return time.process_time() - began
+
+
+if __name__ == "__main__":
+    sys.exit(run("agent_cost", __doc__, measure))
