@@ -42,6 +42,8 @@ MOST_BLOCKS = 12
 # The plan wants a source with a history: its rate, and whether its lines come on a timer.
 STEPS_BEFORE_RUN = 200
 SOURCE_WITHIN_S = 120.0
+# Often enough to see a death soon, seldom enough to cost nothing beside what is measured.
+LOOK_EVERY_S = 0.5
 TRAINER_SECONDS = 3600.0
 # The run itself takes at most five minutes; the rest is for a machine that is busy with other things.
 RUN_WITHIN_S = 2400.0
@@ -215,7 +217,7 @@ class Demo:
                         "DEMO_SLOW", "the trainer", f"fewer than {STEPS_BEFORE_RUN} steps in {SOURCE_WITHIN_S:g} s"
                     )
                 )
-            time.sleep(0.5)
+            time.sleep(LOOK_EVERY_S)
         for source in agent.ask("sources"):
             if source["role"] == "progress" and source.get("rate") is not None:
                 return
@@ -308,7 +310,7 @@ class Demo:
                 raise StepFailed(
                     OperationError("DEMO_SLOW", shlex.join(arguments), f"it took more than {within_s:g} s")
                 )
-            time.sleep(0.1)
+            time.sleep(LOOK_EVERY_S)
         if process.returncode not in fine:
             raise StepFailed(
                 OperationError(

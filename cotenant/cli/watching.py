@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["Left", "Watcher", "look_words", "now_words", "step_words"]
 
 PASS = "no slowdown shown"
+# Parts that last a moment: worth a place on a bar, not a line in a log.
+PASSING = ("idle", "closing")
 # The verdict of a pass is recomputed in a child process before a certificate is kept.
 SETTLE_S = 180.0
 
@@ -148,7 +150,9 @@ class Watcher:
         hints = iter(((0.0, "submitted; waiting for the node's worker to start it"), (60.0, STILL_WAITING)))
         hint = next(hints, None)
         while not self._known():
-            if (why := self.flow_ended()) and not self._known():
+            if (
+                why := self.flow_ended()
+            ) and not self._known():  # it may have begun and ended between the two questions
                 what = f"run {self.run}"
                 raise Refused(
                     "RUN_NOT_STARTED", what, f"its flow ended before it began: {why}", "see the flow run's logs"
@@ -200,7 +204,8 @@ class Watcher:
             )
             return
         step = f"{step_words(status)}; {_counts(status)}"
-        if step != self._said_step:
+        passing = (status.get("now") or {}).get("part") in PASSING
+        if step != self._said_step and not passing:
             self._said_step = step
             self.say(step)
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cotenant.cli.agents import Agent
+from cotenant.cli.fleet_link import Fleet, server_answers
 from cotenant.cli.watching import Left, Watcher, look_words, now_words
 from cotenant.settings import Settings
 from policies.harness.spec import RunSpec
@@ -170,3 +173,38 @@ def test_status_shows_where_the_run_is(cli: Cli, home: Path) -> None:
     assert "look at 8 blocks" in said.out
     with FakeAgent(home, run_status=None).serving():
         assert "no run measures" in cli("protection", "ab", "status", "local").err
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "wanted"),
+    [
+        (200, {"state": {"type": "RUNNING", "name": "Running", "message": None}}, None),
+        (200, {"state": {"type": "SCHEDULED", "name": "AwaitingNode", "message": "busy"}}, None),
+        (200, {"state": {"type": "FAILED", "name": "Refused", "message": "no such rule"}}, "Refused: no such rule"),
+        (200, {"state": {"type": "COMPLETED", "name": "Completed", "message": None}}, "Completed"),
+        (200, {}, None),
+        (404, {}, "the server no longer knows it"),
+        (500, {}, None),
+    ],
+)
+def test_whether_a_flow_has_ended(status: int, body: dict[str, Any], wanted: str | None) -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(body).encode())
+
+        def log_message(self, *_: Any) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        assert Fleet(f"http://127.0.0.1:{server.server_port}/api").why_ended("some-id") == wanted
+        thread.join()
+
+
+def test_a_server_that_is_away_has_ended_nothing() -> None:
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        url = f"http://127.0.0.1:{server.server_port}/api"
+    assert Fleet(url).why_ended("some-id") is None
+    assert server_answers(url) is not None
