@@ -160,6 +160,17 @@ class Attempt:
         self._pause_asked = not stopped_at_start
         self._frozen = stopped_at_start
 
+    def brake(self) -> None:
+        """Stop at once what is known of a tree that may be frozen; ``hold`` then looks for what is new in it."""
+        if hold_way(self.capabilities) != "freeze" or self.stopping is not None or self.hold_reason is not None:
+            return
+        if self.runner is None:
+            self._meet_runner()
+        if self.runner is not None:
+            self._known.setdefault(self.runner.pid, self.runner.start_ticks)
+        for pid, ticks in self._known.items():
+            self.system.kill(pid, ticks, signal.SIGSTOP)
+
     def hold(self, reason: str, now: float, *, unlimited: bool = False) -> bool:
         """Keep it from running; False where it has no way to be held and must be stopped instead."""
         if self.stopping is not None:
@@ -173,7 +184,7 @@ class Attempt:
             return False
         if way == "freeze":
             self._frozen = True
-            self._freeze()
+            self._freeze(passes=1)
         else:
             self._pause_asked = True
             try:
@@ -260,7 +271,8 @@ class Attempt:
         if self._launcher_acted(now):
             notes.append("lost")
         self._look_for_phase(now)
-        self._known.update((proc.pid, proc.start_ticks) for proc in self.members())
+        if not self.launcher_lost:
+            self._known = {proc.pid: proc.start_ticks for proc in self.members() if not proc.dead}
         if self.stopping is not None:
             self._advance_stop(now)
         elif self.hold_reason is not None:
@@ -358,9 +370,9 @@ class Attempt:
         self.folder.write_control(document)
         self._nudge(signal.SIGUSR1)
 
-    def _freeze(self) -> bool:
+    def _freeze(self, passes: int = 5) -> bool:
         """Stop every process until a walk finds none running; False where some are not stopped yet."""
-        for _ in range(5):
+        for _ in range(passes):
             members = self.members()
             running = [proc for proc in members if proc.state not in STOPPED and not proc.dead]
             if not running:

@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -333,9 +333,19 @@ class JobManager:
 
         ``unlimited``: a harness run's hold, which the ten-minute limit does not end.
         """
-        attempt = self.attempt(attempt_id)
+        self.hold_all([attempt_id], reason, unlimited=unlimited)
+
+    def hold_all(self, attempt_ids: Sequence[str], reason: str, *, unlimited: bool = False) -> None:
+        """``hold`` for several: what can be stopped by a signal is, in all of them, before any of them is looked at closer."""
+        attempts = [self.attempt(attempt_id) for attempt_id in attempt_ids]
+        for attempt in attempts:
+            attempt.brake()
+        for attempt in attempts:
+            self._hold(attempt, reason, unlimited)
+
+    def _hold(self, attempt: Attempt, reason: str, unlimited: bool) -> None:
         if not attempt.hold(reason, self._clock(), unlimited=unlimited):
-            self.stop(attempt_id, reason, requeue=True, fault=False)
+            self.stop(attempt.attempt_id, reason, requeue=True, fault=False)
 
     def release(self, attempt_id: str) -> None:
         """Let a held attempt go on."""

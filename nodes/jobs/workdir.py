@@ -51,13 +51,16 @@ def canonical(document: Any) -> str:
 
 def write_document(path: Path, document: Mapping[str, Any], *, durable: bool = False) -> None:
     """Replace a JSON file whole. ``durable`` adds the fsyncs that survive a power cut."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(document, file, ensure_ascii=False)
+    place = os.fspath(path)
+    temporary = f"{place}.{os.getpid()}.tmp"
+    data = json.dumps(document, ensure_ascii=False).encode()
+    with open(temporary, "wb", buffering=0) as file:
+        view = memoryview(data)
+        while view:
+            view = view[file.write(view) :]
         if durable:
-            file.flush()
             os.fsync(file.fileno())
-    os.replace(temporary, path)
+    os.replace(temporary, place)
 
 
 def read_document(path: Path, limit_bytes: int = FAILURE_BYTES_MAX) -> dict[str, Any] | None:

@@ -104,7 +104,7 @@ def attempt_in(world: World, folder: Path, capabilities: set[str]) -> Attempt:
     world=worlds(),
     capabilities=st.sets(st.sampled_from(["freeze_ok", "cooperative_pause", "cancellable"])),
     acts=st.lists(
-        st.sampled_from(["hold", "release", "stop", "step", "late", "lost", "leftovers", "duty"]), max_size=8
+        st.sampled_from(["brake", "hold", "release", "stop", "step", "late", "lost", "leftovers", "duty"]), max_size=8
     ),
 )
 def test_no_signal_leaves_the_trees(tmp_path: Path, world: World, capabilities: set[str], acts: list[str]) -> None:
@@ -117,7 +117,9 @@ def test_no_signal_leaves_the_trees(tmp_path: Path, world: World, capabilities: 
         before = len(world.sent)
         # everything that is, or during this act becomes, part of the tree by the kernel's own word
         ever |= lineage(world, ever)
-        if act == "hold":
+        if act == "brake":
+            attempt.brake()
+        elif act == "hold":
             attempt.hold("phase", now)
         elif act == "release":
             attempt.release(now)
