@@ -101,6 +101,15 @@ def test_slack_does_not_add_up() -> None:
     assert meter.entries[-1].data["unit"] == "2", "still over: the next largest"
 
 
+def test_an_unknown_share_does_not_show_that_the_sum_is_within_the_budget() -> None:
+    meter = Meter()
+    units = [Sample(str(n), "m", True, 0.1, 0.19) for n in range(3)]
+    meter.times(2, *units)
+    new = Sample("9", "m", True, 0.1, None, why="first reading")
+    meter.read(*(replace(unit, measured=0.1) for unit in units), new)
+    assert "held" in meter.read(*units, replace(new, measured=0.1)).values()
+
+
 def test_the_sum_never_holds_an_innocent_unit_for_one_that_overruns_alone() -> None:
     meter = Meter()
     honest = replace(A, unit="900")

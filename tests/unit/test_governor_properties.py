@@ -172,6 +172,17 @@ def test_no_growth_within_a_minute_of_any_harm(stretches: list[tuple[Inputs, int
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
+@given(st.integers(0, 29), st.floats(9.0, 9.74))
+def test_one_harmful_tick_anywhere_in_a_clean_minute_keeps_it_from_growing(at_tick: int, rate: float) -> None:
+    state, now_s = RUNNING
+    harmful = replace(GOOD, holding=(replace(GOOD.holding[0], short_rate=rate),))
+    for tick in range(30):
+        now_s += 2.0
+        state, out = step(state, harmful if tick == at_tick else GOOD, now_s)
+        assert out.budget == 0.1
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(STRETCHES)
 def test_no_budget_within_five_minutes_of_memory_or_harm(stretches: list[tuple[Inputs, int, float]]) -> None:
     taken_s = -math.inf
