@@ -47,8 +47,9 @@ HALVE_PRESSURE: Final = 1.0
 GROW_BELOW_PRESSURE: Final = 0.5
 """Harm under half the target lets the budget grow: over the minute, and on every tick of it over the short window.
 
-The ticks' part is what "no growth within a minute of any harm" comes to. In simulation it takes away three quarters of the
-minutes above target and two thirds of the false halvings of a program with 1 % noise (``benchmarks.governor_days``).
+The ticks' part is what "no growth within a minute of any harm" comes to. Over 60 simulated hours (harm of 10 % at the
+ceiling, 1 % noise) it took the minutes above target from 11 to 1.6 %, the false halvings from 124 to 34 a day, and the
+duty harvested from 67 to 48 % of the best constant one.
 """
 
 GROW: Final = 0.05
