@@ -37,6 +37,9 @@ HOLD_CPU_MAX = 0.1
 PAUSE_LIMIT_S = 600.0
 BEGIN_AT_LATEST_S = 300.0
 UNKILLABLE_AFTER_S = 30.0
+# A runner that is stopped before its first instruction stops itself; when our own SIGSTOP came first, its own comes after the
+# release. So a released tree is looked at for a while.
+THAW_AGAIN_S = 10.0
 
 HoldWay = Literal["document", "freeze", "stop"]
 State = Literal["starting", "running", "held", "stopping"]
@@ -94,6 +97,7 @@ class Attempt:
     """CPU seconds of the whole tree from start to end, once the attempt has ended; None before."""
 
     _frozen: bool = False
+    _thaw_until: float = 0.0
     _pause_asked: bool = False
     _hold_deadline: float = 0.0
     _hold_sample: tuple[float, int] | None = None
@@ -221,6 +225,7 @@ class Attempt:
         if self._frozen:
             self._frozen = False
             self._thaw()
+            self._thaw_until = now + THAW_AGAIN_S
         self._spans.append((now, None))
 
     def set_limits(self, *, duty: float | None, threads: int | None) -> None:
@@ -281,7 +286,9 @@ class Attempt:
             assert self.held_since_mono_s is not None
             if not self.hold_unlimited and now - self.held_since_mono_s > PAUSE_LIMIT_S:
                 notes.append("pause_limit")
-        elif self.timeout_s is not None and self.unheld_s(now) > self.timeout_s:
+        elif now < self._thaw_until:
+            self._thaw()
+        if self.state in ("starting", "running") and self.timeout_s is not None and self.unheld_s(now) > self.timeout_s:
             notes.append("timeout")
         return notes
 

@@ -72,7 +72,7 @@ def test_an_attempt_started_held_does_no_work_until_released(tmp_path: Path, cap
 
 def test_a_frozen_attempt_is_stopped_in_order(tmp_path: Path) -> None:
     """case 68/69: thaw, TERM, grace, KILL; the handler of a runner that we froze can run."""
-    rig = Rig.with_foreign(tmp_path, ["freeze_ok", "cancellable"])
+    rig = Rig.with_foreign(tmp_path, ["freeze_ok", "cancellable"], stop_grace_s="120")
     attempt = rig.start({"do": "work", "children": 1})
     rig.until(lambda: attempt.state == "running")
     rig.jobs.hold(attempt.attempt_id, "phase")

@@ -268,3 +268,14 @@ def test_case_077_what_survives_kill_is_said(tmp_path: Path) -> None:
     attempt.step(40.0)
     assert attempt.unkillable
     assert attempt.state == "stopping", "it still counts"
+
+
+def test_a_runner_that_stops_itself_after_the_release_goes_on(tmp_path: Path) -> None:
+    """Started held: the agent's stop may come before the runner's own, which then takes effect after the release."""
+    world = World({LAUNCHER: proc(LAUNCHER, 1, 10, "S"), RUNNER: proc(RUNNER, LAUNCHER, 11, "T")}, [])
+    attempt = attempt_in(world, tmp_path, {"freeze_ok"})
+    attempt.begin(0.0, held_reason="held at start", stopped_at_start=True)
+    attempt.release(1.0)
+    world.sent.clear()
+    attempt.step(1.5)
+    assert world.sent == [(RUNNER, 11, signal.SIGCONT)]
