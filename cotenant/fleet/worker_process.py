@@ -46,7 +46,10 @@ class WorkerProcess:
             # A run that is put off by seconds would be taken again before its time.
             "PREFECT_WORKER_PREFETCH_SECONDS": "0",
             "PREFECT_WORKER_QUERY_SECONDS": "2",
-            "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
+            # What a flow process does besides waiting while a window is counted: fewer wake-ups. The worker itself looks
+            # after lost runs, so nothing depends on frequent heartbeats; log lines reach the UI within this interval.
+            "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "600",
+            "PREFECT_LOGGING_TO_API_BATCH_INTERVAL": "20",
             "PYTHONUNBUFFERED": "1",
         }
         if self.root is not None:
