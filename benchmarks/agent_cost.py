@@ -91,7 +91,8 @@ def _section(home: Path) -> str:
         source.write_text('{"event": "step_done"}\n')
         text += f'[[rule]]\nid = "rule-{number}"\nmatch = {{ argv_regex = "program-{number}", path_prefix = "/opt/p{number}/" }}\n'
         if number < 4:
-            text += f'protect = {{ metric = "progress_rate", max_slowdown = 0.05, source = {{ jsonl = "{source}", event = "step_done" }} }}\n'
+            where = f'source = {{ jsonl = "{source}", event = "step_done" }}'
+            text += f'protect = {{ metric = "progress_rate", max_slowdown = 0.05, {where} }}\n'
         else:
             text += 'pause_fleet = { scope = "all" }\n'
     return text

@@ -29,7 +29,7 @@ from nodes.sources.views import ProgressView
 from policies.harness.conditions import Conditions
 from policies.refusal import Refused
 from policies.section import Section, SectionErrors, digest, parse_section
-from policies.units import NodeView, Reason, Unit, admission, desired, duties
+from policies.units import Desired, NodeView, Reason, Unit, admission, desired, duties
 
 __all__ = ["TICK_S", "Agent", "TestedUnit", "covered_s"]
 
@@ -189,44 +189,54 @@ class Agent:
         now_s = monotonic_s()
         run = self.runs.active
         self.view = self.observer.node_view(self.section, how, now_s, run.view() if run is not None else None)
-        units = [self.unit(attempt) for attempt in self.jobs.attempts()]
-        live = {attempt.attempt_id: attempt for attempt in self.jobs.attempts()}
-        for wanted in desired(units, self.view):
-            self._carry_out(live[wanted.attempt], wanted.action, wanted.reasons, wanted.duty, wanted.unlimited)
-        self._evict_for_memory(live)
-        self._admit()
+        self._carry_out()
+        self._evict_for_memory()
+        if self._admit():
+            # A newcomer takes its share from the others at once, not at the next tick.
+            self._carry_out()
 
-    def _carry_out(
-        self, attempt: Attempt, action: str, reasons: tuple[Reason, ...], duty: float | None, unlimited: bool
-    ) -> None:
-        if attempt.state == "stopping":
-            return
-        facts = {"attempt": attempt.attempt_id, "job": attempt.job_id, "why": [reason.why for reason in reasons]}
-        if action == "evict":
+    def _carry_out(self) -> None:
+        """Bring each unit to what it should do. Pauses first, all of one reason together: they are what cannot wait."""
+        live = {attempt.attempt_id: attempt for attempt in self.jobs.attempts() if attempt.state != "stopping"}
+        wanted = [each for each in desired([self.unit(a) for a in live.values()], self.view) if each.attempt in live]
+        pauses: dict[tuple[str, bool], list[str]] = {}
+        for each in wanted:
+            attempt = live[each.attempt]
+            if each.action == "pause" and (attempt.state != "held" or attempt.hold_unlimited != each.unlimited):
+                why = "; ".join(reason.why for reason in each.reasons)
+                pauses.setdefault((why, each.unlimited), []).append(each.attempt)
+        newly_held = [name for names in pauses.values() for name in names if live[name].state != "held"]
+        for (why, unlimited), names in pauses.items():
+            self.jobs.hold_all(names, why, unlimited=unlimited)
+        for each in wanted:
+            self._carry_out_one(live[each.attempt], each, each.attempt in newly_held)
+
+    def _carry_out_one(self, attempt: Attempt, wanted: Desired, newly_held: bool) -> None:
+        facts = {"attempt": attempt.attempt_id, "job": attempt.job_id, "why": [reason.why for reason in wanted.reasons]}
+        if wanted.action == "evict":
             self.journal.write("PROTECTION_EVICT", facts)
-            feeds = attempt.feed_of is not None
-            self.jobs.stop(attempt.attempt_id, reasons[0].why, requeue=not feeds, fault=False)
-        elif action == "pause":
-            if attempt.state != "held" or attempt.hold_unlimited != unlimited:
-                if attempt.state != "held":
-                    self.journal.write("PROTECTION_PAUSE", facts)
-                self.jobs.hold(attempt.attempt_id, "; ".join(reason.why for reason in reasons), unlimited=unlimited)
+            requeue = attempt.feed_of is None
+            self.jobs.stop(attempt.attempt_id, wanted.reasons[0].why, requeue=requeue, fault=False)
+        elif wanted.action == "pause":
+            if newly_held:
+                self.journal.write("PROTECTION_PAUSE", facts)
         else:
-            if attempt.duty != duty:
-                self.jobs.set_duty(attempt.attempt_id, duty)
+            if attempt.duty != wanted.duty:
+                self.jobs.set_duty(attempt.attempt_id, wanted.duty)
             if attempt.state == "held":
-                self.journal.write("PROTECTION_RESUME", facts | {"duty": duty})
+                self.journal.write("PROTECTION_RESUME", facts | {"duty": wanted.duty})
                 self.jobs.release(attempt.attempt_id)
 
-    def _evict_for_memory(self, live: dict[str, Attempt]) -> None:
+    def _evict_for_memory(self) -> None:
         victim = self.observer.take_memory_victim()
-        if victim in live and live[victim].state != "stopping":
-            self.journal.write("PROTECTION_EVICT", {"attempt": victim, "why": ["memory is very short"]})
-            self.jobs.stop(victim, "memory is very short", requeue=True, fault=False)
+        for attempt in self.jobs.attempts():
+            if attempt.attempt_id == victim and attempt.state != "stopping":
+                self.journal.write("PROTECTION_EVICT", {"attempt": victim, "why": ["memory is very short"]})
+                self.jobs.stop(victim, "memory is very short", requeue=True, fault=False)
 
-    def _admit(self) -> None:
-        """Start what may start, oldest first; keep for the rest why it waits."""
-        taken = len(self.jobs.attempts())
+    def _admit(self) -> bool:
+        """Start what may start, oldest first; keep for the rest why it waits. Whether anything was started."""
+        taken = before = len(self.jobs.attempts())
         for job in self.jobs.waiting():
             why = self._why_waiting(job, taken)
             if why:
@@ -242,6 +252,7 @@ class Agent:
                 taken += 1
             except Refused as refused:
                 self.jobs.note_waiting(job.job, refused.code, refused.why, refused.remedy)
+        return taken > before
 
     def _why_waiting(self, job: Job, taken: int) -> list[Reason]:
         ready, why = self.modules.ready(job.module)
