@@ -150,7 +150,9 @@ RULES = st.builds(
     protects_progress=st.booleans(),
     pause=st.sampled_from([None, "all", "cpu", "gpu", "io"]),
     evict=st.sampled_from([None, "all", "gpu"]),
-    phases=st.lists(st.builds(PhaseView, st.just(0), st.booleans(), st.sampled_from(["all", "cpu", "gpu", "io"])), max_size=2).map(tuple),
+    phases=st.lists(
+        st.builds(PhaseView, st.just(0), st.booleans(), st.sampled_from(["all", "cpu", "gpu", "io"])), max_size=2
+    ).map(tuple),
 )
 NODES = st.builds(
     NodeView,
