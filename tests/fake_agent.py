@@ -29,7 +29,9 @@ class FakeAgent:
 
     def answer(self, verb: str, params: dict[str, Any]) -> dict[str, Any]:
         self.asked.append((verb, params))
-        found = self.answers.get(verb, Refused("NO_SUCH_VERB", verb, "the fake agent has no answer for it", "give it one"))
+        found = self.answers.get(
+            verb, Refused("NO_SUCH_VERB", verb, "the fake agent has no answer for it", "give it one")
+        )
         try:
             result = found(**params) if callable(found) else found
         except Refused as refused:
@@ -61,5 +63,3 @@ class FakeAgent:
                 server.shutdown()
                 thread.join()
                 path.unlink(missing_ok=True)
-
-

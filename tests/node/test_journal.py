@@ -47,7 +47,9 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
         "j = Journal(Path(sys.argv[1]))\n"
         "while True:\n    print(j.write('RUN_BLOCK', {'x': 'y' * 200}), flush=True)\n"
     )
-    child = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "j.sqlite")], stdout=subprocess.PIPE, text=True)
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "j.sqlite")], stdout=subprocess.PIPE, text=True
+    )
     assert child.stdout is not None
     for _ in range(200):
         child.stdout.readline()

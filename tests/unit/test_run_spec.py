@@ -45,7 +45,9 @@ def test_the_demo_has_twelve_blocks_at_most() -> None:
         ({"first_look": 44}, "--max-hours"),
     ],
 )
-def test_a_parameter_that_cannot_work_is_refused_by_name_with_what_would(changes: dict[str, object], option: str) -> None:
+def test_a_parameter_that_cannot_work_is_refused_by_name_with_what_would(
+    changes: dict[str, object], option: str
+) -> None:
     with pytest.raises(Refused) as refused:
         spec(**changes).checked()
     assert refused.value.what.startswith(option)
