@@ -52,7 +52,7 @@ def write_report(record: dict[str, Any], folder: Path) -> dict[str, Path]:
         "csv": rendered.csv,
         "json": json.dumps({"record": record, "report": _plain(rendered.json)}, indent=1, ensure_ascii=False),
     }
-    paths = {kind: folder / f"run-{record['run']}.{kind}" for kind in texts}
+    paths = {kind: folder / f"{record['run']}.{kind}" for kind in texts}
     for kind, path in paths.items():
         path.write_text(texts[kind], encoding="utf-8")
     return paths

@@ -29,6 +29,8 @@ WORK_STARTS_WITHIN_S = 300.0
 # A hold that is not confirmed by then is carried out by stopping the work: OFF must be off.
 HELD_WITHIN_S = 30.0
 STOPPED_WITHIN_S = 120.0
+# The share of the device that held work may still use (a runner that waits, its launcher); more is no OFF window.
+OFF_SHARE = 0.02
 # How long a window waits for the event that closes its last step; then the open step counts as far as it got.
 CLOSING_MIN_S, CLOSING_MAX_S = 2.0, 300.0
 
@@ -141,7 +143,7 @@ class BlockRunner:
             await self._until("waiting", monotonic_s() + STOPPED_WITHIN_S, self.agent.work_held)
         if not self.agent.work_held(run):
             limit_s = HELD_WITHIN_S + STOPPED_WITHIN_S
-            raise _LeftOut(("clock", f"the work could be neither held nor stopped within {limit_s:.0f} s"))
+            raise _LeftOut(("not_held", f"the work could be neither held nor stopped within {limit_s:.0f} s"))
 
     async def _washout(self) -> None:
         await self._until("washout", monotonic_s() + self.spec.washout_s)
@@ -165,7 +167,7 @@ class BlockRunner:
         whole = view.readable and counted.void_s == 0.0 and counted.unknown_s == 0.0
         events = counted.events if whole else None
         ran_s = agent.work_ran_s(run, begin.at_s, end.at_s) if run.part == "grant" else 0.0
-        units = self._units(begin, end, length_s) if run.part == "grant" else ()
+        units = self._units(begin, end, length_s)
         shares = [unit.share for unit in units]
         unknown = next((u.unknown_reason for u in units if u.share is None), None)
         return WindowRow(
@@ -180,7 +182,7 @@ class BlockRunner:
             rate=None if events is None else events / length_s,
             longest_step_s=view.track.longest_step_s,
             work_ran_s=ran_s,
-            dose=None if unknown is not None or run.part != "grant" else sum(s for s in shares if s is not None),
+            dose=None if unknown is not None else sum(share for share in shares if share is not None),
             dose_unknown_reason=unknown,
             units=units,
         )
@@ -224,8 +226,7 @@ class BlockRunner:
     # -- readings ---------------------------------------------------------------------------------------------------
 
     def _edge(self, since_s: float | None = None) -> _Edge:
-        units = {} if self.run.part != "grant" else self.agent.busy_totals(self.run, since_s)
-        return _Edge(monotonic_s(), units)
+        return _Edge(monotonic_s(), self.agent.busy_totals(self.run, since_s))
 
     @staticmethod
     def _units(begin: _Edge, end: _Edge, length_s: float) -> tuple[UnitDose, ...]:
@@ -259,6 +260,10 @@ class BlockRunner:
             return self._row("left_out", "source_unreadable", "the source could not be read at a window's end")
         if off.events <= 0.0:
             return self._row("left_out", "no_off_progress", "the program made no progress in the OFF window", arm="off")
+        if off.dose is None or off.dose > OFF_SHARE:
+            # An OFF window with work in it would make harm look like none.
+            used = off.dose_unknown_reason if off.dose is None else f"{off.dose:.2f} of the device"
+            return self._row("left_out", "not_held", f"the work used in the OFF window: {used}", arm="off")
         if self.spec.kind == "ab":
             dose = judge_dose(on, self.spec.duty)
             if not dose.held:

@@ -24,7 +24,7 @@ LeftOut = Literal[
     "owner_pause",
     "no_dose",
     "no_off_progress",
-    "clock",
+    "not_held",
     "cut",
 ]
 

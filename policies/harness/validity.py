@@ -44,7 +44,7 @@ _WEIGHT: tuple[LeftOut, ...] = (
     "memory_guard",
     "source_unreadable",
     "suspend",
-    "clock",
+    "not_held",
     "program_restarted",
     "power_source",
     "phase",

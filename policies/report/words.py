@@ -22,7 +22,7 @@ LEFT_OUT_WORDS = {
     "owner_pause": "the owner paused fleet work",
     "no_dose": "no dose: the work did not run enough",
     "no_off_progress": "the program made no progress in OFF",
-    "clock": "the clocks disagreed",
+    "not_held": "the work under test did not stay held in OFF",
     "cut": "cut short: the run's process or the agent went away",
     # not a reason of the agent's: a block that shows a collapse has none, and ends the run
     "collapse": "the program's rate collapsed, which ended the run",
@@ -39,7 +39,7 @@ LEFT_OUT_LABELS = {
     "owner_pause": "pause",
     "no_dose": "no dose",
     "no_off_progress": "OFF stalled",
-    "clock": "clock",
+    "not_held": "not held",
     "cut": "cut",
     "collapse": "collapse",
 }

@@ -59,7 +59,7 @@ def test_a_block_counts_what_the_program_did_and_meters_what_the_work_used(measu
     assert 0.8 * 0.1 <= row["on"]["dose"] <= 0.1 + 0.1
     assert row["on"]["units"][0]["asked"] == pytest.approx(0.1)
     assert off_used <= 0.1, "the work ran in the OFF window"
-    assert row["off"]["dose"] is None
+    assert row["off"]["dose"] <= 0.02
     assert rig.client.call("run_block", run="run-1", number=1, order="off_first") == row, (
         "a journaled block is not measured again"
     )
