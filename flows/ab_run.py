@@ -31,10 +31,13 @@ from tasks.agent_link import AgentLost, Link, connect
 from tasks.keep import Keeper
 from tasks.measure import Outcome, Steps, begin, finish, measure
 from tasks.publish import artifact_key, publish
+from tasks.quiet import watch_rarely
 from tasks.review import REVIEW_WITHIN_S, Review, plan_markdown
 from tasks.words import ended_words, percent, progress_words, refused_words
 
 __all__ = ["ab_run", "run_id", "seed_of"]
+
+watch_rarely()
 
 # Prefect stores no result of these steps: after a crash the agent's journal is asked, not a cache.
 step = task(cache_policy=NO_CACHE, persist_result=False)

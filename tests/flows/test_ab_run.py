@@ -133,6 +133,22 @@ def test_a_stopped_worker_puts_its_run_back_and_a_cancelled_run_is_aborted(rig: 
         fleet.cancel_flow(rig.url, flow_run)
 
 
+def test_a_flow_ended_by_sigterm_stays_open_until_it_goes_on_or_is_cancelled(rig: Rig) -> None:
+    rig.agent.block_s = 3.0
+    flow_run = rig.start()
+    measuring(rig, flow_run, 2)
+    rig.agent.refuse["admit_flow"] = Refused("OWNER_PAUSE", "flow ab-run", "the owner paused the node", "wait")
+    os.killpg(flow_process(rig, flow_run), signal.SIGTERM)  # as at a shutdown: nobody cancelled it
+    assert "ended" in rig.wait_state(flow_run, "AwaitingNode")["message"]
+    assert rig.agent.do_run_show(run_id(flow_run))["state"] == "open"
+    fleet.cancel_flow(rig.url, flow_run)
+    record = until(
+        lambda: (got := rig.agent.do_run_show(run_id(flow_run)))["state"] == "ended" and got,
+        "the worker aborts the run",
+    )
+    assert record["ending"] == "aborted"
+
+
 def test_a_run_that_the_node_does_not_admit_waits_with_the_reason(rig: Rig) -> None:
     why = "a window of run r0 is being counted"
     rig.agent.refuse["admit_flow"] = Refused("RUN_WINDOW", "flow ab-run", why, "it starts by itself", {"left_s": 60})
