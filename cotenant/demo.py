@@ -40,7 +40,7 @@ WINDOW_S, WASHOUT_S, MARGIN, DUTY = 8.0, 2.0, 0.10, 0.3
 MAX_HOURS = 0.067
 MOST_BLOCKS = 12
 # The plan wants a source with a history: its rate, and whether its lines come on a timer.
-STEPS_BEFORE_RUN = 200
+STEPS_BEFORE_RUN = 60
 SOURCE_WITHIN_S = 120.0
 # Often enough to see a death soon, seldom enough to cost nothing beside what is measured.
 LOOK_EVERY_S = 0.5

@@ -63,7 +63,7 @@ class RunSpec(BaseModel):
     @property
     def reference_s(self) -> float:
         """Length of the reference stretch before the blocks; shorter only where the windows are very short."""
-        return min(REFERENCE_S, max(10.0, 2.5 * self.window_s))
+        return min(REFERENCE_S, max(10.0, 1.25 * self.window_s))
 
     @property
     def demonstration(self) -> bool:
