@@ -1,24 +1,33 @@
 """The Prefect side of a machine: the embedded server, pool, queues, deployments, workers and flow runs.
 
-Imported by the command line only; nothing here is needed to protect a program.
+Imported by the command line only; nothing here is needed to protect a program. Names are looked up when they are first used
+(PEP 562): who starts an agent must not wait for the import of Prefect, which takes seconds.
 """
 
 from __future__ import annotations
 
-from cotenant.fleet.deployments import deploy, ensure_pool, ensure_queue
-from cotenant.fleet.runs import approve, cancel_flow, flow_state, run_flow, ui_link
-from cotenant.fleet.server import PrefectServer
-from cotenant.fleet.worker_process import WorkerProcess
+from importlib import import_module
+from typing import Any
 
-__all__ = [
-    "PrefectServer",
-    "WorkerProcess",
-    "approve",
-    "cancel_flow",
-    "deploy",
-    "ensure_pool",
-    "ensure_queue",
-    "flow_state",
-    "run_flow",
-    "ui_link",
-]
+_WHERE = {
+    "PrefectServer": "server",
+    "WorkerProcess": "worker_process",
+    "approve": "runs",
+    "cancel_flow": "runs",
+    "deploy": "deployments",
+    "ensure_pool": "deployments",
+    "ensure_queue": "deployments",
+    "flow_state": "runs",
+    "run_flow": "runs",
+    "ui_link": "runs",
+}
+
+__all__ = [*_WHERE]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        module = _WHERE[name]
+    except KeyError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    return getattr(import_module(f"{__name__}.{module}"), name)
