@@ -22,7 +22,7 @@ _WHERE = {
     "ui_link": "runs",
 }
 
-__all__ = [*_WHERE]  # noqa: PLE0604
+__all__ = [*_WHERE]
 
 
 def __getattr__(name: str) -> Any:
