@@ -7,6 +7,8 @@ the agent's socket. It may be killed, retried or started again at any time: the 
 from __future__ import annotations
 
 import hashlib
+import os
+import signal
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -17,7 +19,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
 from prefect.exceptions import TerminationSignal
 from prefect.flow_runs import suspend_flow_run
-from prefect.runtime import flow_run
+from prefect.runtime import deployment, flow_run
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from prefect.states import Completed, Failed, State
 from pydantic import Field
@@ -144,6 +146,10 @@ def drive(link: Link, steps: Steps) -> tuple[dict[str, Any], Refused | None]:
     except TerminationSignal:
         if is_cancelled(link.flow_run_id):
             link.end("aborted", "the flow run was cancelled", None)
+        elif deployment.id:
+            # A shutdown, or somebody's kill. Prefect would report the run as crashed, which is final; a process that is
+            # just gone is put back by its worker, now or after the reboot.
+            os.kill(os.getpid(), signal.SIGKILL)
         raise
     except AgentLost:
         raise

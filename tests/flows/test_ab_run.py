@@ -139,7 +139,10 @@ def test_a_flow_ended_by_sigterm_stays_open_until_it_goes_on_or_is_cancelled(rig
     measuring(rig, flow_run, 2)
     rig.agent.refuse["admit_flow"] = Refused("OWNER_PAUSE", "flow ab-run", "the owner paused the node", "wait")
     os.killpg(flow_process(rig, flow_run), signal.SIGTERM)  # as at a shutdown: nobody cancelled it
-    assert "ended" in rig.wait_state(flow_run, "AwaitingNode")["message"]
+    until(
+        lambda: [m for n, m in rig.states(flow_run) if n == "AwaitingNode" and "put back" in m], "the run is put back"
+    )
+    assert "Crashed" not in [name for name, _ in rig.states(flow_run)]
     assert rig.agent.do_run_show(run_id(flow_run))["state"] == "open"
     fleet.cancel_flow(rig.url, flow_run)
     record = until(
