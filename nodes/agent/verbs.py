@@ -202,7 +202,7 @@ class Verbs:
                 f"flow {flow}",
                 f"run {active.run} is measuring on node {self.agent.node}",
                 "it starts by itself when the run has ended",
-                {"run": active.run},
+                {"run": active.run, "left_s": active.now.as_dict()["left_s"]},
             )
         return {}
 
