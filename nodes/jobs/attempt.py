@@ -307,6 +307,8 @@ class Attempt:
         told = read_document(self.folder.root / "runner.json")
         if told is not None and told.get("attempt_id") == self.attempt_id:
             self.runner = ProcessId.from_dict(told)
+            # Documents written before it was known came without a nudge, and it may have read an older one already.
+            self.system.kill(self.runner.pid, self.runner.start_ticks, signal.SIGUSR1)
 
     def _launcher_acted(self, now: float) -> bool:
         """Whether the launcher took the agent for gone since the last look; its act becomes this attempt's state."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -279,3 +280,16 @@ def test_a_runner_that_stops_itself_after_the_release_goes_on(tmp_path: Path) ->
     world.sent.clear()
     attempt.step(1.5)
     assert world.sent == [(RUNNER, 11, signal.SIGCONT)]
+
+
+def test_a_nudge_that_came_before_the_runner_was_known_is_made_up_for(tmp_path: Path) -> None:
+    world = World({LAUNCHER: proc(LAUNCHER, 1, 10, "S"), RUNNER: proc(RUNNER, LAUNCHER, 11, "S")}, [])
+    attempt = attempt_in(world, tmp_path, {"cooperative_pause"})
+    attempt.runner = None
+    attempt.begin(0.0, held_reason=None)
+    assert attempt.hold("OFF", 0.1)
+    assert world.sent == []
+    told = {"attempt_id": attempt.attempt_id, "pid": RUNNER, "start_ticks": 11, "boot_id": boot_id()}
+    (tmp_path / "runner.json").write_text(json.dumps(told))
+    attempt.step(0.2)
+    assert (RUNNER, 11, signal.SIGUSR1) in world.sent
