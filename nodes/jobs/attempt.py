@@ -276,8 +276,10 @@ class Attempt:
         if self._launcher_acted(now):
             notes.append("lost")
         self._look_for_phase(now)
-        if not self.launcher_lost:
-            self._known = {proc.pid: proc.start_ticks for proc in self.members() if not proc.dead}
+        tree = self.tree()
+        if tree and self.launcher is not None and tree[0].pid == self.launcher.pid and not tree[0].dead:
+            # Of a launcher that is dead or a zombie nothing hangs any more: what was known until now is what is left.
+            self._known = {proc.pid: proc.start_ticks for proc in tree[1:] if not proc.dead}
         if self.stopping is not None:
             self._advance_stop(now)
         elif self.hold_reason is not None:
