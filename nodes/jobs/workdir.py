@@ -73,7 +73,8 @@ def read_document(path: Path, limit_bytes: int = FAILURE_BYTES_MAX) -> dict[str,
         try:
             data = file.read(limit_bytes + 1)
             raw = json.loads(data) if len(data) <= limit_bytes else None
-            json.dumps(raw, ensure_ascii=False).encode()  # a lone surrogate is JSON, and no text that a row or path can hold
+            # a lone surrogate is JSON, and no text that a row or a path can hold
+            json.dumps(raw, ensure_ascii=False).encode()
         except (OSError, ValueError, RecursionError):
             return None
     return raw if isinstance(raw, dict) else None
