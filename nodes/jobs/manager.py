@@ -449,7 +449,8 @@ class JobManager:
         try:
             self._finish(attempt, told, now)
         except (sqlite3.Error, OSError, ValueError) as error:
-            # one attempt's end must not keep the others from being stepped; the work directory stays until the end is recorded; the next tick tries again
+            # one attempt's end must not keep the others from being stepped;
+            # the work directory stays until the end is recorded; the next tick tries again
             if attempt.attempt_id not in self._unrecorded:
                 self._unrecorded.add(attempt.attempt_id)
                 self._journal("JOURNAL_LOST", {"job": attempt.job_id, "attempt": attempt.attempt_id, "why": str(error)})
