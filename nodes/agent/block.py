@@ -257,7 +257,9 @@ class BlockRunner:
     def _judged(self) -> BlockRow:
         on, off = self.windows["on"], self.windows["off"]
         if off.events is None or on.events is None:
-            return self._row("left_out", "source_unreadable", "the source could not be read at a window's end")
+            # The window that has no count names the arm, not the one that was measured last: harm must not be voided away.
+            arm: Arm = "on" if on.events is None else "off"
+            return self._row("left_out", "source_unreadable", "the source could not be read at a window's end", arm=arm)
         if off.events <= 0.0:
             return self._row("left_out", "no_off_progress", "the program made no progress in the OFF window", arm="off")
         if off.dose is None or off.dose > OFF_SHARE:

@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,15 +59,16 @@ class Certifier:
     def end(self, run: str, ending: str, reason: str | None, verdict: dict[str, Any] | None) -> dict[str, Any]:
         """Close the run. Harm that it showed revokes what was certified for the same work at that duty or more."""
         agent = self.agent
-        before = agent.runs.record(run)
         record = agent.runs.end(run, ending, reason, verdict)
         agent.end_feed(run)
         agent.evaluate("tick")
         agent.pulse()
-        if before["state"] != "ended" and before["spec"]["kind"] == "ab":
-            kept = [certificate for certificate, revoked in self._all() if revoked is None]
+        if record["spec"]["kind"] == "ab":
+            # Asked again too: the agent may have died between the end and the revocation. What was earned later stands.
+            ended_at = datetime.fromisoformat(record["ended_at"])
+            kept = [each for each, revoked in self._all() if revoked is None and each.issued_at <= ended_at]
             for certificate in revocations(record, kept):
-                why = f"run {run} ended {ending} for the same work at duty {before['spec']['duty'] or 1:g}"
+                why = f"run {run} ended {record['ending']} for the same work at duty {record['spec']['duty'] or 1:g}"
                 agent.journal.revoke_certificate(certificate.certificate, why)
                 agent.journal.write("CERT_REVOKED", {"certificate": certificate.certificate, "run": run, "why": why})
         return record
@@ -79,6 +81,9 @@ class Certifier:
         record = agent.runs.record(run)
         if record["certificate"] is not None:
             return dict(record["certificate"])
+        kept = next((each for each, _ in self._all() if each.run == run), None)
+        if kept is not None:  # the agent died between keeping it and saying so in the record
+            return dict(agent.runs.change(run, certificate=kept.model_dump(mode="json"))["certificate"])
         try:
             certificate = await self._issue(record)
         except Refused as refused:

@@ -157,6 +157,8 @@ class Verbs:
         return [module.as_dict() for module in self.agent.modules.list()]
 
     async def module_add(self, path: str) -> dict[str, Any]:
+        # A bundle that changes between two windows would certify work that was not measured.
+        self.agent.runs.check_free()
         state = await asyncio.to_thread(self.agent.modules.add, Path(path))
         found = state.as_dict()
         self.agent.journal.write("MODULE_ADDED", {key: found[key] for key in ("module", "digest", "state", "why")})

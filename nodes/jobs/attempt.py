@@ -276,8 +276,10 @@ class Attempt:
         if self._launcher_acted(now):
             notes.append("lost")
         self._look_for_phase(now)
-        if not self.launcher_lost:
-            self._known = {proc.pid: proc.start_ticks for proc in self.members() if not proc.dead}
+        tree = self.tree()
+        if tree and self.launcher is not None and tree[0].pid == self.launcher.pid and not tree[0].dead:
+            # Of a launcher that is dead or a zombie nothing hangs any more: what was known until now is what is left.
+            self._known = {proc.pid: proc.start_ticks for proc in tree[1:] if not proc.dead}
         if self.stopping is not None:
             self._advance_stop(now)
         elif self.hold_reason is not None:
@@ -307,6 +309,8 @@ class Attempt:
         told = read_document(self.folder.root / "runner.json")
         if told is not None and told.get("attempt_id") == self.attempt_id:
             self.runner = ProcessId.from_dict(told)
+            # Documents written before it was known came without a nudge, and it may have read an older one already.
+            self.system.kill(self.runner.pid, self.runner.start_ticks, signal.SIGUSR1)
 
     def _launcher_acted(self, now: float) -> bool:
         """Whether the launcher took the agent for gone since the last look; its act becomes this attempt's state."""

@@ -142,6 +142,8 @@ class Launcher:
         for sig in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(sig, self._on_signal)
         limit = int(self.told.get("output_bytes", OUTPUT_BYTES))
+        # Before the fork: a nudge must not meet the default action in a child that has not come to its own yet.
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         self.outputs = [Output(self.path("stdout.log"), limit), Output(self.path("stderr.log"), limit)]
         self._spawn()
         self._watch(wake_read)
@@ -207,7 +209,7 @@ class Launcher:
             os._exit(127)  # the launcher died between fork and prctl: the signal will never come
         signal.set_wakeup_fd(-1)
         for number in range(1, signal.NSIG):
-            if number not in (signal.SIGKILL, signal.SIGSTOP):
+            if number not in (signal.SIGKILL, signal.SIGSTOP, signal.SIGUSR1):
                 try:
                     signal.signal(number, signal.SIG_DFL)
                 except (OSError, ValueError, RuntimeError):

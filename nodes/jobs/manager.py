@@ -448,7 +448,8 @@ class JobManager:
                 return
         try:
             self._finish(attempt, told, now)
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.Error, OSError, ValueError) as error:
+            # one attempt's end must not keep the others from being stepped;
             # the work directory stays until the end is recorded; the next tick tries again
             if attempt.attempt_id not in self._unrecorded:
                 self._unrecorded.add(attempt.attempt_id)

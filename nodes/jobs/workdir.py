@@ -73,6 +73,8 @@ def read_document(path: Path, limit_bytes: int = FAILURE_BYTES_MAX) -> dict[str,
         try:
             data = file.read(limit_bytes + 1)
             raw = json.loads(data) if len(data) <= limit_bytes else None
+            # a lone surrogate is JSON, and no text that a row or a path can hold
+            json.dumps(raw, ensure_ascii=False).encode()
         except (OSError, ValueError, RecursionError):
             return None
     return raw if isinstance(raw, dict) else None
@@ -248,10 +250,13 @@ class AttemptDir:
         if path.startswith("/") or "\\" in path or "\0" in path or any(part in ("", ".", "..") for part in parts):
             return f"artifact path {path!r} is not relative and plain"
         full = self.work / path
-        if not full.resolve().is_relative_to(self.work.resolve()):
-            return f"artifact path {path!r} leads out of the work directory"
-        if not full.is_file():
-            return f"artifact {path!r} is not there"
+        try:
+            if not full.resolve().is_relative_to(self.work.resolve()):
+                return f"artifact path {path!r} leads out of the work directory"
+            if not full.is_file():
+                return f"artifact {path!r} is not there"
+        except OSError as error:
+            return f"artifact path {path[:100]!r}: {error.strerror}"
         return ""
 
     def remove(self) -> None:

@@ -170,6 +170,9 @@ def harm_suspected(rows: Sequence[BlockRow]) -> Harm | None:
 
 def certifiable(rows: Sequence[BlockRow]) -> str | None:
     """Why these blocks can carry no certificate whatever their rates say, in words; None: nothing speaks against one."""
+    collapsed = next((row for row in rows if row.collapse), None)
+    if collapsed is not None:
+        return f"the program collapsed in block {collapsed.number}: {collapsed.collapse}"
     share = left_out_share(rows)
     if share > MAX_LEFT_OUT_SHARE + 1e-9:
         return (

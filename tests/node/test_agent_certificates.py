@@ -183,6 +183,27 @@ def test_a_slowdown_revokes_what_was_certified_at_that_duty_or_more(node: Node) 
     assert node.agent.journal.entries(code="CERT_REVOKED")
 
 
+def test_an_agent_that_dies_in_an_end_or_an_offer_does_the_rest_when_asked_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.run("high", duty=0.3, dose=0.3)
+    with monkeypatch.context() as dying:
+        dying.setattr(node.agent.runs, "change", _die)
+        with pytest.raises(KeyboardInterrupt):
+            node.offer("high")
+    assert node.offer("high")["run"] == "high"
+    with monkeypatch.context() as dying:
+        dying.setattr(node.agent, "end_feed", _die)
+        with pytest.raises(KeyboardInterrupt):
+            node.run("bad", ratio=0.3, ending="slowdown", duty=0.2, dose=0.2)
+    node.certifier.end("bad", "slowdown", "test", None)
+    assert [row["validity"]["state"] for row in node.listed()] == ["revoked"]
+
+
+def _die(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
+
+
 def test_a_certificate_edited_by_hand_is_refused_and_journaled(node: Node) -> None:
     node.run("r1")
     node.offer("r1")

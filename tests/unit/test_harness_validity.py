@@ -145,3 +145,8 @@ def test_other_kinds_earn_none_and_neither_do_quantised_counts() -> None:
     assert decision.verdict == "no slowdown shown"
     assert decision.zero_variance
     assert "quantised" in no_certificate(spec(), rows, decision)[0]
+
+
+def test_a_collapse_earns_no_certificate_whatever_came_after_it() -> None:
+    rows = [*blocks(8), block(9, state="left_out", reason=None, collapse="1 event/s for 60 s")]
+    assert "collapsed in block 9" in no_certificate(spec(), rows)[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -279,3 +280,30 @@ def test_a_runner_that_stops_itself_after_the_release_goes_on(tmp_path: Path) ->
     world.sent.clear()
     attempt.step(1.5)
     assert world.sent == [(RUNNER, 11, signal.SIGCONT)]
+
+
+def test_a_nudge_that_came_before_the_runner_was_known_is_made_up_for(tmp_path: Path) -> None:
+    world = World({LAUNCHER: proc(LAUNCHER, 1, 10, "S"), RUNNER: proc(RUNNER, LAUNCHER, 11, "S")}, [])
+    attempt = attempt_in(world, tmp_path, {"cooperative_pause"})
+    attempt.runner = None
+    attempt.begin(0.0, held_reason=None)
+    assert attempt.hold("OFF", 0.1)
+    assert world.sent == []
+    told = {"attempt_id": attempt.attempt_id, "pid": RUNNER, "start_ticks": 11, "boot_id": boot_id()}
+    (tmp_path / "runner.json").write_text(json.dumps(told))
+    attempt.step(0.2)
+    assert (RUNNER, 11, signal.SIGUSR1) in world.sent
+
+
+@pytest.mark.parametrize("zombie", [True, False])
+def test_what_hung_below_a_launcher_that_was_killed_is_still_known(tmp_path: Path, zombie: bool) -> None:
+    world = World({LAUNCHER: proc(LAUNCHER, 1, 10, "S"), RUNNER: proc(RUNNER, LAUNCHER, 11, "S"),
+                   102: proc(102, RUNNER, 12, "R")}, [])  # fmt: skip
+    attempt = attempt_in(world, tmp_path, {"freeze_ok"})
+    attempt.begin(0.0, held_reason=None)
+    attempt.step(1.0)
+    world.table = {102: proc(102, 1, 12, "R")} | ({LAUNCHER: proc(LAUNCHER, 1, 10, "Z")} if zombie else {})
+    attempt.step(2.0)
+    attempt.launcher_lost = True
+    assert not attempt.kill_leftovers([])
+    assert (102, 12, signal.SIGKILL) in world.sent
