@@ -120,8 +120,9 @@ class Journal:
         row = self.db.execute("SELECT record FROM runs WHERE run = ?", (run,)).fetchone()
         return json.loads(row["record"]) if row else None
 
-    def runs(self, limit: int = 1000) -> list[dict[str, Any]]:
-        rows = self.db.execute("SELECT record FROM runs ORDER BY started_at DESC LIMIT ?", (limit,)).fetchall()
+    def runs(self, limit: int | None = None) -> list[dict[str, Any]]:
+        """Newest first; all of them unless ``limit`` is given: an old failure still binds."""
+        rows = self.db.execute("SELECT record FROM runs ORDER BY started_at DESC LIMIT ?", (limit or -1,)).fetchall()
         return [json.loads(row["record"]) for row in rows]
 
     def put_block(self, run: str, number: int, row: Mapping[str, Any]) -> None:

@@ -15,8 +15,11 @@ import socket
 import struct
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
 
 from policies.refusal import Refused
 
@@ -27,6 +30,8 @@ log = logging.getLogger(__name__)
 MAX_REQUEST_BYTES = 1 << 20
 REQUEST_WITHIN_S = 10.0
 MAX_CONNECTIONS = 64
+# What SQLite keeps as an integer.
+MAX_INTEGER = (1 << 63) - 1
 
 Verb = Callable[..., Any | Awaitable[Any]]
 
@@ -105,7 +110,7 @@ class RpcServer:
     async def _one(self, line: bytes, peer: Peer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         ident: Any = None
         try:
-            request = json.loads(line)
+            request = json.loads(line, parse_constant=_no_constant)
             if not isinstance(request, dict):
                 raise ValueError("a request is an object")
             ident = request.get("id")
@@ -122,7 +127,8 @@ class RpcServer:
         takes_peer = next(iter(inspect.signature(verb).parameters), None) == "peer"
         try:
             bound = inspect.signature(verb).bind(*([peer] if takes_peer else []), **params)
-        except TypeError as error:
+            _check_types(verb, params)
+        except (TypeError, ValueError) as error:
             await _answer(writer, ident, error=(-32602, f"{name}: {error}", None))
             return
         watch = asyncio.ensure_future(_watch_gone(reader, peer)) if takes_peer else None
@@ -141,6 +147,30 @@ class RpcServer:
         finally:
             if watch is not None:
                 watch.cancel()
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is no JSON value")
+
+
+@lru_cache(maxsize=256)
+def _adapters(verb: Verb) -> dict[str, TypeAdapter[Any]]:
+    """What each parameter of a verb must be, from its annotations."""
+    hints = get_type_hints(inspect.unwrap(verb))
+    return {name: TypeAdapter(hint) for name, hint in hints.items() if name not in ("peer", "return")}
+
+
+def _check_types(verb: Verb, params: Mapping[str, Any]) -> None:
+    """Raises ValueError, naming the parameter, where a value is not of the annotated type or too large to keep."""
+    adapters = _adapters(verb)
+    for name, value in params.items():
+        if isinstance(value, int) and abs(value) > MAX_INTEGER:
+            raise ValueError(f"{name} is too large")
+        if name in adapters:
+            try:
+                adapters[name].validate_python(value, strict=True)
+            except ValidationError as error:
+                raise ValueError(f"{name}: {error.errors()[0]['msg']}") from None
 
 
 async def _watch_gone(reader: asyncio.StreamReader, peer: Peer) -> None:

@@ -47,7 +47,7 @@ _TABLE = (
         "PROTECTION_SOURCE_NEEDS_HELPER",
         "warning",
         "a source lies in a home that the agent's account cannot read",
-        "cotenant session-helper",
+        "put the source where the agent's account can read it",
     ),
     Code("PROTECTION_UNREADABLE", "warning", "a process could not be judged; it counts as protected for holding"),
     Code(
@@ -98,7 +98,7 @@ _TABLE = (
         "GPU_NOT_CERTIFIED",
         "notice",
         "device work waits: no valid certificate beside the protected program",
-        "cotenant protection ab sweep NODE --rule RULE",
+        "cotenant protection ab start NODE --rule RULE --duty D",
     ),
     Code("GPU_DUTY_START", "info", "the budget started beside the protected work"),
     Code("GPU_DUTY_BASELINE", "info", "device work is held to measure the program without it"),

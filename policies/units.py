@@ -198,7 +198,7 @@ def _device_reasons(node: NodeView, exempt: str | None) -> list[Reason]:
             "GPU_NOT_CERTIFIED" if node.gpu_jobs == "certified" else "PROTECTION_PAUSE",
             f"rule {rule.id} holds device work back while its program uses the device"
             + ("" if rule.uses_device else " (whether it does cannot be told)"),
-            f"cotenant protection ab sweep NODE --rule {rule.id}",
+            f"it runs when the program does not use the device; to measure it: cotenant protection ab start NODE --rule {rule.id}",
         )
         for rule in holding_rules(node)
         if rule.id != exempt
@@ -208,13 +208,17 @@ def _device_reasons(node: NodeView, exempt: str | None) -> list[Reason]:
 def _run_reasons(unit: Unit, run: RunView) -> list[Reason]:
     if run.tests(unit):
         if run.part == "grant":
+            if run.duty is not None and not unit.cooperative:
+                return [Reason("RUN_HOLD", f"run {run.run} asks for a duty, which it cannot hold", run=True)]
             return []
         action: Literal["pause", "evict"] = "evict" if run.off == "evicted" else "pause"
         return [Reason("RUN_HOLD", f"run {run.run} holds the work under test (OFF)", action=action, run=True)]
     if unit.feed_of is not None:
         return [Reason("RUN_HOLD", f"it feeds run {unit.feed_of}, which does not run now", action="evict")]
-    if unit.device:
-        return [Reason("RUN_HOLD", f"run {run.run} measures; other device work is held", run=True)]
+    named = run.tests_work and run.work.selects(unit.module, unit.stage, device=unit.device)
+    if unit.device or named or not run.tests_work:
+        # work of the name under test that is not the feed would blur both arms; a null or self run has no work at all
+        return [Reason("RUN_HOLD", f"run {run.run} measures; other work is held", run=True)]
     return []
 
 

@@ -30,7 +30,7 @@ WORK_STARTS_WITHIN_S = 300.0
 HELD_WITHIN_S = 30.0
 STOPPED_WITHIN_S = 120.0
 # The share of the device that held work may still use (a runner that waits, its launcher); more is no OFF window.
-OFF_SHARE = 0.02
+OFF_SHARE, OFF_SHARE_OF_ON, OFF_SHARE_LEAST = 0.02, 0.1, 0.005
 # How long a window waits for the event that closes its last step; then the open step counts as far as it got.
 CLOSING_MIN_S, CLOSING_MAX_S = 2.0, 300.0
 
@@ -245,6 +245,7 @@ class BlockRunner:
                     attempt=attempt,
                     module=unit.module,
                     stage=unit.stage,
+                    digest=unit.digest,
                     share=share,
                     asked=unit.duty,
                     unknown_reason=why,
@@ -262,7 +263,7 @@ class BlockRunner:
             return self._row("left_out", "source_unreadable", "the source could not be read at a window's end", arm=arm)
         if off.events <= 0.0:
             return self._row("left_out", "no_off_progress", "the program made no progress in the OFF window", arm="off")
-        if off.dose is None or off.dose > OFF_SHARE:
+        if off.dose is None or off.dose > max(OFF_SHARE_LEAST, min(OFF_SHARE, OFF_SHARE_OF_ON * (on.dose or 0.0))):
             # An OFF window with work in it would make harm look like none.
             used = off.dose_unknown_reason if off.dose is None else f"{off.dose:.2f} of the device"
             return self._row("left_out", "not_held", f"the work used in the OFF window: {used}", arm="off")

@@ -39,12 +39,13 @@ __all__ = ["Certifier"]
 
 PASS = "no slowdown shown"
 RECOMPUTE_WITHIN_S = 120.0
+KEY_BYTES = 32
 
 
-def _refused(run: str, why: str, remedy: str = "the report says more: cotenant protection ab show ") -> Refused:
-    return Refused(
-        "CERT_REFUSED", f"a certificate for run {run}", why, remedy + (run if remedy.endswith("show ") else "")
-    )
+def _refused(run: str, why: str, remedy: str | None = None, about: str = "other") -> Refused:
+    """``about``: "repetition" (a further pass certifies), "verdict" (it was no pass), or "other"."""
+    remedy = remedy or f"the report says more: cotenant protection ab show {run}"
+    return Refused("CERT_REFUSED", f"a certificate for run {run}", why, remedy, {"for": about})
 
 
 class Certifier:
@@ -88,7 +89,9 @@ class Certifier:
             certificate = await self._issue(record)
         except Refused as refused:
             agent.journal.write("CERT_REFUSED", {"run": run, "why": refused.why})
-            agent.runs.change(run, certificate_refused=refused.why)
+            agent.runs.change(
+                run, certificate_refused=refused.why, certificate_refused_for=refused.data.get("for", "other")
+            )
             raise
         row = certificate.model_dump(mode="json")
         agent.journal.put_certificate(certificate.certificate, run, row)
@@ -109,7 +112,9 @@ class Certifier:
         if decided["zero_variance"]:
             raise _refused(run, "its blocks do not vary at all: quantised counts, which are no evidence")
         if decided["verdict"] != PASS:
-            raise _refused(run, f"recomputed from the node's own journal its verdict is '{decided['verdict']}'")
+            raise _refused(
+                run, f"recomputed from the node's own journal its verdict is '{decided['verdict']}'", about="verdict"
+            )
         now_print = await self.planner.fingerprint(spec.rule)
         then_print = Fingerprint.model_validate(record["fingerprint"])
         changed = differences(then_print, now_print)
@@ -120,7 +125,18 @@ class Certifier:
                 run,
                 f"the protection section changed meanwhile (version {record['section_version']} → {self.agent.section_version})",
             )
+        digests = {item["module"]: item["digest"] for item in record["work"]}
+        for row in counted(rows):
+            for unit in row.on.units if row.on is not None else ():
+                if unit.digest is None or digests.get(unit.module) != unit.digest:
+                    raise _refused(
+                        run, f"in block {row.number} {unit.module} ran from another bundle than the run names"
+                    )
         timed = self.planner.timed(spec)
+        if timed.looks_timed is None and not spec.accept_timed_source:
+            raise _refused(
+                run, f"whether its source is a timer is not known ({timed.words})", "offer it again in a minute"
+            )
         if timed.looks_timed and not spec.accept_timed_source:
             raise _refused(run, f"its source looks timed now: {timed.words}")
         duty = certified_duty(counted(rows), spec.duty)
@@ -129,7 +145,7 @@ class Certifier:
         others = [other for other in self.agent.journal.runs() if other["run"] != run]
         stand = standing(record, others)
         if not stand.may_certify:
-            raise _refused(run, stand.why, stand.remedy)
+            raise _refused(run, stand.why, stand.remedy, about="repetition")
         return issue(
             record,
             decided=decided,
@@ -211,9 +227,13 @@ class Certifier:
 def _key(path: Path) -> bytes:
     """The node's signing key, made once, readable by the agent's account alone."""
     try:
-        return path.read_bytes()
+        kept = path.read_bytes()
+        if len(kept) == KEY_BYTES:
+            return kept
+        path.rename(path.with_suffix(".broken"))  # certificates signed with what it was are worth nothing now
+        raise FileNotFoundError(path)
     except FileNotFoundError:
-        fresh = secrets.token_bytes(32)
+        fresh = secrets.token_bytes(KEY_BYTES)
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "wb") as file:
             file.write(fresh)

@@ -49,10 +49,7 @@ class TestedUnit:
     cores: float
     duty: float | None
     busy_s: float | Unreadable
-
-    @classmethod
-    def of(cls, attempt: Attempt, busy_s: float | Unreadable) -> TestedUnit:
-        return cls(attempt.module, attempt.stage, attempt.cores, attempt.duty, busy_s)
+    digest: str | None
 
 
 def covered_s(spans: Sequence[tuple[float, float]], begin_s: float, end_s: float) -> float:
@@ -389,14 +386,19 @@ class Agent:
         """Metered seconds so far of each unit under test, by attempt; ``since_s``: also of those that ended since."""
         tested = self.tested(run)
         totals = self.meter.total({a.attempt_id: self.jobs.tree(a.attempt_id) for a in tested})
-        found = {a.attempt_id: TestedUnit.of(a, totals[a.attempt_id]) for a in tested}
+        found = {a.attempt_id: self._tested_unit(a, totals[a.attempt_id]) for a in tested}
         if since_s is not None:
             view = run.view()
             for attempt in self.jobs.ended_since(since_s):
                 if view.tests(self.unit(attempt)):
                     busy: float | Unreadable = Unreadable("it ended unseen") if attempt.cpu_s is None else attempt.cpu_s
-                    found[attempt.attempt_id] = TestedUnit.of(attempt, busy)
+                    found[attempt.attempt_id] = self._tested_unit(attempt, busy)
         return found
+
+    def _tested_unit(self, attempt: Attempt, busy_s: float | Unreadable) -> TestedUnit:
+        bundle = self.jobs.registry.bundle_of(attempt.attempt_id)
+        digest = None if bundle is None else Path(bundle).name
+        return TestedUnit(attempt.module, attempt.stage, attempt.cores, attempt.duty, busy_s, digest)
 
     # -- pulses -----------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from nodes.agent.block import BlockRunner
 from nodes.clock import monotonic_s, utc_iso
 from nodes.identity import ProcessId, liveness
 from policies.harness.rows import BlockRow, Order
+from policies.harness.schedule import coin
 from policies.harness.spec import RunSpec
 from policies.refusal import Refused
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["Measurer"]
 
 HELD_WITHIN_S = 150.0
+# Blocks in a row that may be lost before they began (the agent went away); more would be choosing coins.
+SKIPPED_AT_MOST = 3
 
 
 class Measurer:
@@ -101,8 +104,18 @@ class Measurer:
         if key not in self._blocks:
             # A number may be skipped (its coin was tossed for a block that never began), never used again.
             expected = self.agent.runs.next_number(run)
-            if number < expected:
-                raise Refused("RUN_BAD_PARAMETER", f"block {number}", f"run {run} is past it", f"ask for {expected}")
+            if not expected <= number <= expected + SKIPPED_AT_MOST:
+                raise Refused(
+                    "RUN_BAD_PARAMETER", f"block {number}", f"the next block of run {run} is {expected}", "ask for that"
+                )
+            tossed = coin(active.spec.seed, number)
+            if order != tossed:
+                raise Refused(
+                    "RUN_BAD_PARAMETER",
+                    f"order {order}",
+                    f"the coin of block {number} says {tossed}",
+                    "the coin decides",
+                )
             self.agent.runs.note_started(run, number, order)
             active.measuring = number
             self._blocks[key] = asyncio.create_task(self._measure(active, number, order))

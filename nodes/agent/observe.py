@@ -65,7 +65,9 @@ class Observer:
 
     def configure(self, section: Section) -> None:
         """A new section: rules that stay keep their timing; the rest starts anew, protected at once where it runs."""
-        kept = {rule.id for rule in section.rules}
+        before = {rule.id: rule for rule in self._section.rules}
+        # A rule that changed is another rule: what it protects now is judged from the start.
+        kept = {rule.id for rule in section.rules if before.get(rule.id) == rule}
         self._section = section
         self._rules = tuple(
             rule.model_copy(update={"match": expand_home(rule.match, self._home)}) for rule in section.rules

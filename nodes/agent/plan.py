@@ -53,6 +53,9 @@ class Planner:
         source = self._source(spec, rule)
         work = self._work(spec)
         warnings = self._forbidden(spec, work) + _source_warnings(source)
+        limit = rule.protect.max_slowdown if rule.protect is not None else None
+        if limit is not None and spec.margin > limit:
+            warnings.append(f"the margin ({spec.margin:g}) is wider than the rule's max_slowdown ({limit:g})")
         before = attempts_before(agent.journal.runs(), spec)
         planned = planned_blocks(spec)
         return {
@@ -208,6 +211,14 @@ class Planner:
                 "no ready module of this node has such work"
                 + (f"; not ready: {', '.join(not_ready)}" if not_ready else ""),
                 "cotenant module list",
+            )
+        unmetered = [f["short"] for f in found if f["gpu_use"] != "none"]
+        if unmetered and agent.section.node.duty_device == "gpu":
+            raise Refused(
+                "RUN_NO_METER",
+                f"work of {', '.join(unmetered)}",
+                "it uses the GPU, and this version reads no process's GPU time: its dose would be unknown",
+                'test work that uses the CPU; or, where the accelerator is the CPU, set duty_device = "cpu"',
             )
         if spec.feed is None and not any(f["queued"] + f["running"] for f in found):
             raise Refused(

@@ -112,6 +112,10 @@ class Runs:
             raise Refused(
                 "RUN_LOCKED", f"run {run}", f"process {self.active.holder.pid} drives it already", "let that one go on"
             )
+        if self.active is not None and self.active.measuring is not None:
+            raise Refused(
+                "RUN_LOCKED", f"run {run}", f"its block {self.active.measuring} is being measured", "wait for it"
+            )
         old = self.journal.run(run)
         if old is None:
             self.journal.put_run(run, {**facts, "run": run, "spec": spec.model_dump(), "state": "open", "ending": None,
@@ -232,6 +236,9 @@ class Runs:
             raise Refused(
                 "RUN_BAD_ENDING", f"ending {ending!r}", "it is none of a run's endings", f"one of {', '.join(ENDINGS)}"
             )
+        live = self.active is not None and self.active.run == run and self.active.measuring is not None
+        if not live:
+            self.close_started_blocks(run)
         record = self.record(run)
         if self.active is not None and self.active.run == run:
             self.active.ending = ending

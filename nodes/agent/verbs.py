@@ -103,8 +103,7 @@ class Verbs:
         }
 
     def timeline(self, after_seq: int = 0, limit: int = 500, code: str | None = None) -> dict[str, Any]:
-        if not 1 <= limit <= 5000:
-            raise Refused("BAD_PARAMETER", f"limit {limit}", "it is between 1 and 5000", "ask again with after_seq")
+        _check_limit(limit)
         return {
             "entries": self.agent.journal.entries(after_seq, limit, code),
             "last_seq": self.agent.journal.last_seq(),
@@ -184,11 +183,12 @@ class Verbs:
         return record | {"share": share if isinstance(share, float) else None}
 
     def job_list(self, state: str | None = None, limit: int = 100) -> list[dict[str, Any]]:
+        _check_limit(limit)
         jobs = [self._job(job) for job in self.agent.jobs.registry.jobs(limit=limit)]
         return [job for job in jobs if state is None or job["state"] == state]
 
     def job_show(self, job: int) -> dict[str, Any]:
-        return self.agent.jobs.show(job) | self._job(self.agent.jobs.job(job))
+        return self._job(self.agent.jobs.job(job)) | self.agent.jobs.show(job)
 
     def job_cancel(self, job: int) -> dict[str, Any]:
         return self._job(self.agent.jobs.cancel(job))
@@ -220,7 +220,12 @@ class Verbs:
         reviewed_by: str,
         flow_run_id: str | None = None,
     ) -> dict[str, Any]:
-        who = ProcessId.from_dict(holder)
+        try:
+            who = ProcessId.from_dict(holder)
+        except (KeyError, TypeError, ValueError):
+            raise Refused(
+                "RUN_BAD_HOLDER", "the holder", "it is no {pid, start_ticks, boot_id}", "give all three"
+            ) from None
         if who.pid != peer.pid or liveness(who) != "alive":
             raise Refused(
                 "RUN_BAD_HOLDER",
@@ -253,6 +258,7 @@ class Verbs:
         return self.agent.runs.record(run)
 
     def run_list(self, limit: int = 50) -> list[dict[str, Any]]:
+        _check_limit(limit)
         keys = ("run", "state", "ending", "reason", "started_at", "ended_at")
         return [
             {key: record[key] for key in keys}
@@ -260,6 +266,11 @@ class Verbs:
             | {"certificate": record.get("certificate")}
             for record in self.agent.journal.runs(limit)
         ]
+
+
+def _check_limit(limit: int) -> None:
+    if not 1 <= limit <= 5000:
+        raise Refused("BAD_PARAMETER", f"limit {limit}", "it is between 1 and 5000", "ask for fewer at a time")
 
 
 def _spec(raw: dict[str, Any]) -> RunSpec:

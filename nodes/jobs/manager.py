@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import secrets
 import sqlite3
@@ -27,6 +28,8 @@ from policies.jobs import Stop
 from policies.refusal import Refused
 
 __all__ = ["JobManager", "Journal", "Modules"]
+
+log = logging.getLogger(__name__)
 
 SILENCE_S = 10.0
 ADOPT_S = 600.0
@@ -395,31 +398,39 @@ class JobManager:
     # -- tick -----------------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Heartbeats first, then each attempt one step on, then the ends."""
-        for attempt in self._live.values():
-            attempt.heartbeat()
+        """Each attempt one step on, then its heartbeat: an attempt that cannot be looked after falls silent to its launcher,
+        which then holds it, and never keeps the others from being looked after.
+        """
         for attempt in list(self._live.values()):
-            known = attempt.runner is not None
-            notes = attempt.step(now)
-            if attempt.runner is not None and not known:
-                self._keep_runner(attempt)
-            if "lost" in notes:
-                self._journal(
-                    "PROTECTION_PAUSE",
-                    {"attempt": attempt.attempt_id, "cause": "agent silent", "state": attempt.state},
-                )
-            if "hold_failed" in notes:
-                self.stop(attempt.attempt_id, "did not pause", requeue=True, fault=False)
-            if "pause_limit" in notes:
-                self.stop(attempt.attempt_id, "held for ten minutes", requeue=True, fault=False)
-            if "timeout" in notes:
-                self.stop(attempt.attempt_id, f"ran longer than {attempt.timeout_s:g} s", requeue=True, fault=True)
-            if attempt.unkillable and attempt.attempt_id not in self._unrecorded:
-                self._unrecorded.add(attempt.attempt_id)
-                pids = [proc.pid for proc in attempt.members() if not proc.dead]
-                self._journal("JOB_UNKILLABLE", {"job": attempt.job_id, "attempt": attempt.attempt_id, "pids": pids})
-            self._collect(attempt, now)
+            try:
+                self._advance(attempt, now)
+            except Exception:
+                log.exception("attempt %s could not be looked after", attempt.attempt_id)
+            else:
+                attempt.heartbeat()
         self._zombies = [process for process in self._zombies if process.poll() is None]
+
+    def _advance(self, attempt: Attempt, now: float) -> None:
+        known = attempt.runner is not None
+        notes = attempt.step(now)
+        if attempt.runner is not None and not known:
+            self._keep_runner(attempt)
+        if "lost" in notes:
+            self._journal(
+                "PROTECTION_PAUSE",
+                {"attempt": attempt.attempt_id, "cause": "agent silent", "state": attempt.state},
+            )
+        if "hold_failed" in notes:
+            self.stop(attempt.attempt_id, "did not pause", requeue=True, fault=False)
+        if "pause_limit" in notes:
+            self.stop(attempt.attempt_id, "held for ten minutes", requeue=True, fault=False)
+        if "timeout" in notes:
+            self.stop(attempt.attempt_id, f"ran longer than {attempt.timeout_s:g} s", requeue=True, fault=True)
+        if attempt.unkillable and attempt.attempt_id not in self._unrecorded:
+            self._unrecorded.add(attempt.attempt_id)
+            pids = [proc.pid for proc in attempt.members() if not proc.dead]
+            self._journal("JOB_UNKILLABLE", {"job": attempt.job_id, "attempt": attempt.attempt_id, "pids": pids})
+        self._collect(attempt, now)
 
     def next_due_s(self, now: float) -> float:
         """Seconds until ``tick`` has something to do, at most 2."""

@@ -165,6 +165,11 @@ class Registry:
     def change_attempt(self, attempt: str, **change: Any) -> None:
         self._change("attempts", "attempt", attempt, change)
 
+    def bundle_of(self, attempt: str) -> str | None:
+        """The bundle folder an attempt was started from."""
+        rows = self._rows("SELECT bundle FROM attempts WHERE attempt = ?", (attempt,))
+        return str(rows[0]["bundle"]) if rows else None
+
     def open_attempts(self) -> list[AttemptRow]:
         return [_attempt(row) for row in self._rows("SELECT * FROM attempts WHERE ended_at IS NULL ORDER BY rowid")]
 

@@ -23,6 +23,9 @@ from policies.section.models import Rule
 
 __all__ = ["issue"]
 
+# A stage with less than this share of the whole dose was hardly there: nothing was shown about it.
+LEAST_OF_DOSE = 0.1
+
 
 def issue(
     record: Mapping[str, Any],
@@ -109,9 +112,13 @@ def _dosed_work(record: Mapping[str, Any], longest_unit_s: float | None) -> tupl
         for item in record.get("work") or ()
     ]
     windows = [block.get("on") or {} for block in record.get("blocks") or () if block.get("state") == "counted"]
-    dosed = {
-        (unit["module"], unit["stage"]) for window in windows for unit in window.get("units") or () if unit.get("share")
-    }
+    shares: dict[tuple[str, str], float] = {}
+    for window in windows:
+        for unit in window.get("units") or ():
+            key = (unit["module"], unit["stage"])
+            shares[key] = shares.get(key, 0.0) + (unit.get("share") or 0.0)
+    least = LEAST_OF_DOSE * sum(shares.values())
+    dosed = {key for key, share in shares.items() if share > 0.0 and share >= least}
     return tuple(item for item in items if {(item.module, item.stage), (item.short, item.stage)} & dosed)
 
 

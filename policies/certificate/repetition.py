@@ -23,6 +23,7 @@ PASS = "no slowdown shown"
 HARM = ("slowdown", "harm_suspected")
 PASSES_WITHIN = timedelta(days=14)
 PASSES_OWED = 2
+NEAR_DUTY = 0.05
 _SAME_DUTY = 1e-9
 
 Record = Mapping[str, Any]
@@ -48,6 +49,7 @@ class PastRun:
     looked: bool
     demonstration: bool
     share: float | None = None
+    refused_for: str | None = None
 
     @classmethod
     def of(cls, record: Record) -> PastRun:
@@ -68,16 +70,20 @@ class PastRun:
             looked=bool(record.get("looks", True)),
             demonstration=spec.demonstration or bool((record.get("source") or {}).get("timed")),
             share=_mean_share(record.get("blocks") or ()),
+            refused_for=None if record.get("certificate") else record.get("certificate_refused_for"),
         )
 
     @property
     def passed(self) -> bool:
-        return self.ending == PASS
+        """A pass that the agent itself did not keep (but for repetition) is none."""
+        return self.ending == PASS and self.refused_for in (None, "repetition")
 
     @property
     def counts(self) -> bool:
         """Whether it stands in the way of a certificate: no pass, and not an abort before anything was judged."""
-        return not self.passed and (self.ending != "aborted" or self.looked)
+        if self.ending == PASS:
+            return self.refused_for == "verdict"
+        return self.ending != "aborted" or self.looked
 
     def same_thing(self, other: PastRun) -> bool:
         """Same rule, work and duty: calling the same stages by another name makes it no other work."""
@@ -115,11 +121,11 @@ def standing(run: PastRun | Record, others: Iterable[PastRun | Record]) -> Stand
     owed: PastRun | None = None
     in_row: list[PastRun] = []
     for past in [*(each for each in before if each.ended_at <= this.ended_at), this]:
-        if past.kind != "ab" or not past.same_thing(this):
+        if past.kind != "ab" or past.rule != this.rule or not _same_work(past, this):
             continue
-        if past.counts:
+        if past.counts and _binds(past, this):
             owed, in_row = past, []
-        elif past.passed and (this.demonstration or not past.demonstration):
+        elif past.passed and past.same_thing(this) and (this.demonstration or not past.demonstration):
             in_row = [each for each in in_row if past.ended_at - each.ended_at <= PASSES_WITHIN] + [past]
             if len(in_row) >= PASSES_OWED and past is not this:
                 owed = None
@@ -172,6 +178,15 @@ def _asked_as_much(certificate: Certificate, past: PastRun) -> bool:
     if certificate.duty_asked is None or past.duty is None:
         return False
     return certificate.duty_asked >= past.duty - _SAME_DUTY
+
+
+def _binds(failed: PastRun, this: PastRun) -> bool:
+    """A failure at a duty speaks against that duty and all above it; asking for a hair less is the same thing."""
+    return _level(this.duty) >= _level(failed.duty) - NEAR_DUTY
+
+
+def _level(duty: float | None) -> float:
+    return 1.0 if duty is None else duty
 
 
 def _past(run: PastRun | Record) -> PastRun:

@@ -37,6 +37,7 @@ class UnitDose(BaseModel):
     attempt: str
     module: str
     stage: str
+    digest: str | None = Field(default=None, description="bundle that the unit was started from")
     share: float | None
     asked: float | None = None
     unknown_reason: str | None = None

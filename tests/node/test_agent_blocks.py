@@ -60,7 +60,7 @@ def test_a_block_counts_what_the_program_did_and_meters_what_the_work_used(measu
     assert row["on"]["units"][0]["asked"] == pytest.approx(0.1)
     assert off_used <= 0.1, "the work ran in the OFF window"
     assert row["off"]["dose"] <= 0.02
-    assert rig.client.call("run_block", run="run-1", number=1, order="off_first") == row, (
+    assert rig.client.call("run_block", run="run-1", number=1, order="on_first") == row, (
         "a journaled block is not measured again"
     )
     rig.client.call("run_end", run="run-1", ending="aborted")
@@ -69,7 +69,7 @@ def test_a_block_counts_what_the_program_did_and_meters_what_the_work_used(measu
 
 def test_other_flows_wait_while_a_run_measures_and_the_section_stays(measured: Rig) -> None:
     rig = measured
-    rig.begin(**LONG)
+    rig.begin(**LONG, first="off_first")
     thread, rows = in_background(rig, 1, "off_first")
     wait_for("a window", lambda: now_of(rig)["part"] == "window", 120)
     with pytest.raises(Refused) as refused:
@@ -113,7 +113,7 @@ def test_a_program_that_dies_while_the_work_runs_leaves_the_block_out_and_is_hel
 
 def test_a_source_that_stops_reading_leaves_the_block_out(measured: Rig) -> None:
     rig = measured
-    rig.begin(**LONG)
+    rig.begin(**LONG, first="off_first")
     thread, rows = in_background(rig, 1, "off_first")
     wait_for("the OFF window", lambda: now_of(rig)["part"] == "window", 120)
     rig.events.unlink()

@@ -38,6 +38,12 @@ class Node:
         wait_for("the program is seen", self.sees)
         self.planner = Planner(self.agent)
         self.certifier = Certifier(self.agent, self.planner)
+        self.digest = next(m.digest for m in self.agent.modules.list() if m.short == "llmserve")
+        chance = random.Random(5)
+        track, when = self.agent.progress("stepper").track, self.agent.now_s()
+        for _ in range(40):  # gaps of a program that is no timer, so that the check before a certificate knows enough
+            when += chance.uniform(0.03, 0.09)
+            track.add_events(when)
 
     def sees(self) -> bool:
         self.agent.tick()
@@ -51,13 +57,14 @@ class Node:
         counted: int = 8,
         left_out: int = 0,
         dose: float = 0.1,
+        digest: str | None = None,
         **spec: Any,
     ) -> dict[str, Any]:
         """A whole run: begun, blocks journaled with ON = ``ratio`` x OFF, ended as the flow would say."""
         asked = RunSpec.model_validate(self.rig.spec(**spec))
         facts = asyncio.run(self.planner.facts(asked, None))
         self.agent.runs.begin(name, asked, own_id(), facts | {"reviewed_by": "test", "flow_run_id": None})
-        chance = random.Random(name)
+        chance, digest = random.Random(name), digest or self.digest
         for number in range(1, counted + left_out + 1):
             order = coin(asked.seed, number)
             out = number > counted
@@ -74,7 +81,11 @@ class Node:
                     rate=rate,
                     work_ran_s=asked.window_s if arm == "on" else 0.0,
                     dose=dose if arm == "on" else None,
-                    units=(UnitDose(attempt="1-1", module="dev.cotenant.llmserve", stage="selftest", share=dose),)
+                    units=(
+                        UnitDose(
+                            attempt="1-1", module="dev.cotenant.llmserve", stage="selftest", digest=digest, share=dose
+                        ),
+                    )
                     if arm == "on"
                     else (),
                 )
@@ -251,3 +262,26 @@ def test_it_expires_after_fourteen_days_and_is_invalid_on_a_clock_set_back(node:
         assert state() == "expired"
     with freeze_time(kept.issued_at - timedelta(hours=1)):
         assert state() == "invalid"
+
+
+def test_a_unit_from_another_bundle_voids_the_run(node: Node) -> None:
+    node.run("r1", digest="0" * 64)
+    assert "another bundle" in node.refused("r1")
+
+
+def test_asking_for_a_hair_less_or_more_is_the_same_thing_over_again(node: Node) -> None:
+    node.run("r1", ratio=0.3, ending="slowdown", duty=0.3, dose=0.3)
+    node.run("r2", duty=0.2999, dose=0.29)
+    assert "two passes" in node.refused("r2")
+    node.run("r3", duty=0.5, dose=0.5)
+    assert "two passes" in node.refused("r3")
+    node.run("r4", duty=0.1)
+    assert node.offer("r4")["certified_duty"] == 0.1, "a lower level was not shown harmful"
+
+
+def test_a_pass_that_the_agent_did_not_believe_is_no_first_pass(node: Node) -> None:
+    node.run("bad", ratio=0.9, ending="inconclusive")
+    node.run("lie", ratio=0.4, margin=0.1)
+    assert "recomputed" in node.refused("lie")
+    node.run("r1", margin=0.1)
+    assert "two passes" in node.refused("r1")

@@ -196,3 +196,20 @@ def test_shares_add_up_to_the_duty_and_only_running_units_have_one(units: list[U
     if shares:
         assert node.run is not None
         assert sum(shares.values()) == pytest.approx(node.run.duty)
+
+
+def test_what_cannot_hold_a_duty_is_held_in_a_run_that_asks_for_one() -> None:
+    dumb = replace(LLM, cooperative=False)
+    assert codes(dumb, NodeView(run=grant(duty=0.3))) == ["RUN_HOLD"]
+    assert codes(dumb, NodeView(run=grant())) == []
+
+
+def test_with_a_feed_the_queue_of_the_same_work_is_held_in_both_arms_though_it_uses_no_device() -> None:
+    run = grant(work=WorkSelector("cpu"), feed="sim/run")
+    assert "RUN_HOLD" in codes(CPU, NodeView(mode="fleet_first", run=run))
+    assert "RUN_HOLD" in codes(CPU, NodeView(mode="fleet_first", run=replace(run, part="hold")))
+
+
+def test_null_and_self_runs_hold_work_that_uses_no_device_too() -> None:
+    run = grant(part="hold", tests_work=False, work=WorkSelector("all"))
+    assert codes(CPU, NodeView(mode="fleet_first", run=run)) == ["RUN_HOLD"]
