@@ -41,12 +41,24 @@ def register(ab: typer.Typer) -> None:
         from cotenant.cli.blocks_file import read_blocks
 
         given = read_blocks(_text(file), file)
-        chosen = margin if margin is not None else given.margin if given.margin is not None else DEFAULT_MARGIN
-        most = n_max if n_max is not None else given.n_max if given.n_max is not None else DEFAULT_N_MAX
-        decision = _decide(list(given.blocks), chosen, most, file)
+        chosen = margin if margin is not None else given.margin
+        most = n_max if n_max is not None else given.n_max
+        assumed = []
+        if most is None:
+            most = DEFAULT_N_MAX
+            assumed.append(f"at most {most} blocks (--n-max)")
+        if chosen is None:
+            chosen = DEFAULT_MARGIN
+            assumed.append(f"a margin of {100 * chosen:g} % (--margin)")
+        decision = _decide(list(given.blocks), chosen, most, given.first_look, file)
         data = decision.as_dict() | {"blocks": len(given.blocks), "left_out": given.left_out}
         passed = decision.verdict == "no slowdown shown"
-        return OperationResult(data, exit_code=Exit.DONE if passed else Exit.OTHER_ANSWER, view=_view)
+        return OperationResult(
+            data,
+            exit_code=Exit.DONE if passed else Exit.OTHER_ANSWER,
+            messages=[f"assumed, since the file does not say: {', '.join(assumed)}"] if assumed else [],
+            view=_view,
+        )
 
 
 def _text(file: str) -> str:
@@ -62,12 +74,13 @@ def _text(file: str) -> str:
         raise Refused("BLOCKS_BAD", f"{file}, line {line}", "this is no UTF-8 text", "give JSON or CSV") from error
 
 
-def _decide(blocks: list[Any], margin: float, n_max: int, name: str) -> Any:
+def _decide(blocks: list[Any], margin: float, n_max: int, first_look: int | None, name: str) -> Any:
     from policies.refusal import Refused
     from policies.statistics import decide
 
     try:
-        return decide(blocks, margin=margin, n_max=n_max)
+        looks = {} if first_look is None else {"first_look": first_look}
+        return decide(blocks, margin=margin, n_max=n_max, **looks)
     except ValueError as error:
         raise Refused("BLOCKS_BAD", name, str(error), "cotenant protection ab decide --help") from error
 

@@ -3,7 +3,8 @@
 Taken are
 
 - JSON: a list of ``[order, on_rate, off_rate]``, or of objects with those names; the same under the key ``blocks``,
-  beside an optional ``margin`` and ``n_max``; a run as ``ab show RUN --json`` gives it;
+  beside an optional ``margin``, ``n_max`` and ``first_look``; a run as ``ab show RUN --json`` gives it, whose spec says
+  all three;
 - CSV with a header: one row a block (``order,on,off``), or the raw windows that stand beside a report.
 
 Blocks that a run left out are left out here too.
@@ -31,12 +32,13 @@ RawBlock = tuple[str, float, float]
 
 @dataclass(frozen=True, slots=True)
 class BlocksFile:
-    """Counted blocks in their order; ``margin`` and ``n_max`` where the file names them."""
+    """Counted blocks in their order; ``margin``, ``n_max`` and ``first_look`` where the file names them."""
 
     blocks: tuple[RawBlock, ...]
     left_out: int = 0
     margin: float | None = None
     n_max: int | None = None
+    first_look: int | None = None
 
 
 def read_blocks(text: str, name: str) -> BlocksFile:
@@ -65,15 +67,16 @@ def _bad(where: str, why: str) -> Refused:
 
 
 def _from_json(raw: Any, name: str) -> BlocksFile:
-    margin = n_max = None
+    margin = n_max = first_look = None
     if isinstance(raw, Mapping):
         if isinstance(raw.get("data"), Mapping):  # the envelope of `ab show --json`
             raw = raw["data"]
         if isinstance(raw.get("record"), Mapping):
             raw = raw["record"]
-        spec = raw.get("spec") if isinstance(raw.get("spec"), Mapping) else {}
-        margin = _optional_number(raw.get("margin", spec.get("margin")), f"{name}, margin")
-        n_max = _optional_number(raw.get("n_max"), f"{name}, n_max")
+        of_run = _of_spec(raw["spec"], name) if isinstance(raw.get("spec"), Mapping) else {}
+        margin = _optional_number(raw.get("margin", of_run.get("margin")), f"{name}, margin")
+        n_max = _optional_whole(raw.get("n_max", of_run.get("n_max")), f"{name}, n_max")
+        first_look = _optional_whole(raw.get("first_look", of_run.get("first_look")), f"{name}, first_look")
         raw = raw.get("blocks")
     if not isinstance(raw, Sequence) or isinstance(raw, str):
         raise _bad(name, "it holds neither a list of blocks nor an object with 'blocks'")
@@ -90,7 +93,22 @@ def _from_json(raw: Any, name: str) -> BlocksFile:
             found.append((_order(block[0], where), _rate(block[1], where, "ON"), _rate(block[2], where, "OFF")))
         else:
             raise _bad(where, "a block is [order, on_rate, off_rate]")
-    return BlocksFile(tuple(found), left_out, margin, None if n_max is None else int(n_max))
+    return BlocksFile(tuple(found), left_out, margin, n_max, first_look)
+
+
+def _of_spec(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """What a run is judged by: the most blocks follow from its hours and windows, and stand nowhere in its record."""
+    from pydantic import ValidationError
+
+    from policies.harness.spec import RunSpec
+
+    try:
+        spec = RunSpec.model_validate(dict(raw))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise _bad(f"{name}, spec, {where}", str(first["msg"])) from error
+    return {"margin": spec.margin, "n_max": spec.n_max, "first_look": spec.first_look}
 
 
 def _arm(block: Mapping[str, Any], arm: str, where: str) -> float:
@@ -101,9 +119,10 @@ def _arm(block: Mapping[str, Any], arm: str, where: str) -> float:
 
 
 def _order(value: Any, where: str) -> str:
-    if value not in ORDERS:
+    order = value.strip().lower() if isinstance(value, str) else value
+    if order not in ORDERS:
         raise _bad(where, f"the order {value!r} is neither on_first nor off_first")
-    return str(value)
+    return str(order)
 
 
 def _rate(value: Any, where: str, arm: str) -> float:
@@ -129,6 +148,13 @@ def _optional_number(value: Any, where: str) -> float | None:
     return number
 
 
+def _optional_whole(value: Any, where: str) -> int | None:
+    number = _optional_number(value, where)
+    if number is None or number == int(number):
+        return None if number is None else int(number)
+    raise _bad(where, f"{value!r} is no whole number")
+
+
 # -- CSV ----------------------------------------------------------------------------------------------------------------
 
 
@@ -152,6 +178,8 @@ def _from_csv(text: str, name: str) -> BlocksFile:
             continue
         on, off = (_rate(row[str(names[arm])], where, arm.upper()) for arm in ("on", "off"))
         found.append((_order(row["order"], where), on, off))
+    if not found and not left_out:
+        raise _bad(name, "it has a header and no rows")
     return BlocksFile(tuple(found), left_out)
 
 
@@ -165,5 +193,7 @@ def _from_report(lines: list[str], name: str) -> BlocksFile:
     except Refused as refused:
         raise _bad(name, f"{refused.what}: {refused.why}") from refused
     states = {row["block"]: row["state"] for row in csv.DictReader(io.StringIO(text))}
+    if not states:
+        raise _bad(name, "it has a header and no rows")
     checked = tuple((_order(b[0], name), _rate(b[1], name, "ON"), _rate(b[2], name, "OFF")) for b in blocks)
     return BlocksFile(checked, sum(state != "counted" for state in states.values()))

@@ -13,6 +13,7 @@ import pytest
 
 from cotenant.cli.blocks_file import read_blocks
 from policies.harness.rows import BlockRow
+from policies.harness.spec import RunSpec
 from policies.harness.validity import decide_blocks
 from policies.refusal import Refused
 from policies.report import windows_csv
@@ -94,6 +95,34 @@ def test_a_saved_answer_of_ab_show_can_be_judged_again(tmp_path: Path, cli: Cli)
     assert cli("protection", "ab", "decide", file, "--json").json["data"]["verdict"] == "slowdown"
 
 
+@pytest.mark.parametrize("path", sorted((DATA / "runs").glob("*.json")), ids=lambda path: path.stem)
+def test_a_saved_run_is_judged_by_its_own_spec(path: Path, tmp_path: Path, cli: Cli) -> None:
+    record = json.loads(path.read_text())
+    spec = RunSpec.model_validate(record["spec"])
+    file = write(tmp_path, "show.json", {"schema": 1, "data": {"record": record, "report": {}}})
+    said = cli("protection", "ab", "decide", file, "--json")
+    data = said.json["data"]
+    assert (data["margin"], data["n_max"], data["first_look"]) == (spec.margin, spec.n_max, spec.first_look)
+    assert said.json["messages"] == []
+
+
+def test_a_run_of_few_hours_is_not_judged_by_the_default_of_many(tmp_path: Path, cli: Cli) -> None:
+    spec = RunSpec(node="local", rule="trainer", max_hours=2.5, first_look=12)
+    file = write(tmp_path, "run.json", {"spec": spec.model_dump(), "blocks": EIGHT})
+    data = cli("protection", "ab", "decide", file, "--json").json["data"]
+    assert (data["n_max"], data["first_look"]) == (12, 12)
+    assert data["R"] is None, "eight blocks are before this run's first look"
+
+
+def test_what_a_csv_does_not_say_is_said_to_be_assumed(tmp_path: Path, cli: Cli) -> None:
+    rows = "".join(f"{o.upper()},{on},{off}\n" for o, on, off in EIGHT)
+    file = write(tmp_path, "b.csv", "order,on,off\n" + rows)
+    said = cli("protection", "ab", "decide", file)
+    assert said.code == 0
+    assert "at most 40 blocks (--n-max), a margin of 2 % (--margin)" in said.err
+    assert "assumed" not in cli("protection", "ab", "decide", file, "--n-max", "40", "--margin", "0.02").err
+
+
 def test_standard_input(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(json.dumps(EIGHT).encode())))
     assert cli("protection", "ab", "decide", "-").code == 0
@@ -112,6 +141,8 @@ BAD = {
     "infinite": ('[["on_first", 1e999, 1]]', "finite"),
     "csv without columns": ("a,b\n1,2\n", "needed are order, on and off"),
     "csv with a bad line": ("order,on,off\non_first,1,1\non_first,x,1\n", "line 3"),
+    "csv with a header alone": ("order,on,off\n", "no rows"),
+    "windows with a header alone": (",".join(windows_csv.COLUMNS) + "\n", "no rows"),
     "binary": ("\x00\x01", "order"),
 }
 
