@@ -14,6 +14,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -89,6 +90,8 @@ def run_demo(*, full: bool, keep: bool, out: Path) -> OperationResult:
     for name in [name for name in os.environ if name.startswith("COTENANT_")]:
         del os.environ[name]  # the demo has nothing to do with an installed node
     os.environ["COTENANT_HOME"] = str(home)
+    # Prefect's usual port is left to the user's own server.
+    os.environ["COTENANT_SERVER_PORT"] = str(_any_port())
     demo = Demo(home, out.expanduser().resolve())
     try:
         with _interruptible():
@@ -111,6 +114,12 @@ def run_demo(*, full: bool, keep: bool, out: Path) -> OperationResult:
     finally:
         demo.stop()
         shutil.rmtree(home, ignore_errors=True)
+
+
+def _any_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager
@@ -156,7 +165,8 @@ class Demo:
 
     def run(self, *, full: bool) -> OperationResult:
         minutes = 10 if full else 5
-        self.say(f"a demo of cotenant: about {minutes} minutes. Everything is real, in a home of its own: {self.home}")
+        self.say(f"a demo of cotenant: about {minutes} minutes; longer on a busy machine")
+        self.say(f"everything is real, in a home of its own: {self.home}")
         self.say("1. a program worth protecting: a neural network trains on one core and writes a line for each step")
         self.start_trainer()
         self.say("2. the node: the agent that protects it, a Prefect server for long jobs, a worker")

@@ -148,14 +148,23 @@ class ServerPiece(BackgroundPiece):
     def use(self) -> None:
         from cotenant import fleet
 
-        url = str(self._server.url)
+        url = self._our_url()
         fleet.ensure_pool(url)
+        url = self._our_url()
         if fleet.deploy(url, ROOT, self._settings.home):
             self._say("server: flows deployed")
 
+    def _our_url(self) -> str:
+        """The address, just before something is written there: another's server must stay as it is."""
+        url = self._server.url
+        if url is None or not self._server.is_ours():
+            why = "it is gone, or another process holds its port; nothing was written there"
+            raise Refused("SERVER_NOT_OURS", f"Prefect server {url or ''}".strip(), why, "cotenant up")
+        return url
+
 
 class WorkerPiece(BackgroundPiece):
-    """The node's Prefect worker."""
+    """The node's Prefect worker. It knows one server's address for life: where the server moves, it is started again."""
 
     name = "worker"
 
@@ -188,10 +197,33 @@ class WorkerPiece(BackgroundPiece):
         return super().detail if self._made is not None else ""
 
     def is_running(self) -> bool:
-        return self._worker().is_running()
+        return self._worker().is_running() and not self._is_elsewhere()
+
+    def died(self) -> str | None:
+        why = super().died()
+        if why is None and self._is_elsewhere():
+            return f"the Prefect server moved to {self._settings.api_url}"
+        return why
 
     def start(self) -> None:
+        if self._is_elsewhere():
+            self.stop()
+        if self._made is not None and self._settings.api_url not in (None, self._made.url):
+            self._made = None
         self._worker().start(self._settings.worker_start_s)
+
+    def _is_elsewhere(self) -> bool:
+        """Does it talk to another address than the server's of now? Its own environment says; unknown is no."""
+        import psutil
+
+        who, url = self.identity, self._settings.api_url
+        if who is None or url is None or not self._process().is_alive():
+            return False
+        try:
+            at = psutil.Process(who.pid).environ().get("PREFECT_API_URL")
+        except (psutil.Error, OSError):
+            return False
+        return at is not None and at != url
 
 
 def node_pieces(settings: Settings, node: str, *, with_server: bool, say: Callable[[str], None]) -> list[Piece]:

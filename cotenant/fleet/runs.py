@@ -36,8 +36,10 @@ def run_flow(url: str, deployment: str, parameters: Mapping[str, Any], node: str
     known = queues(url)
     if node not in known:
         near = difflib.get_close_matches(node, known, 1)
-        why = f"no such node; known: {', '.join(known) or 'none'}" + (f". Did you mean {near[0]!r}?" if near else "")
-        raise Refused("NODE_UNKNOWN", f"node {node!r}", why, "cotenant node list")
+        why = f"the Prefect server at {url} knows no worker queue for it; it knows: {', '.join(known) or 'none'}"
+        why += f". Did you mean {near[0]!r}?" if near else ""
+        hint = f"start its worker on its machine: cotenant up, or cotenant node run {node}; then try again"
+        raise Refused("NODE_UNKNOWN", f"node {node!r}", why, hint)
     with client_of(url) as client:
         try:
             found = client.read_deployment_by_name(deployment)

@@ -235,3 +235,58 @@ def test_one_that_ignores_sigterm_is_killed_at_the_deadline() -> None:
     finally:
         process.kill()
         process.wait()
+
+
+# -- the server's address ----------------------------------------------------------------------------------------------
+
+
+def test_a_worker_is_started_again_where_the_server_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cotenant.cli.pieces import WorkerPiece
+    from cotenant.fleet.worker_process import WorkerProcess
+    from cotenant.settings import Settings
+
+    started: list[str] = []
+
+    def start(worker: WorkerProcess, _within_s: float) -> None:
+        started.append(worker.url)
+        sleeps = [sys.executable, "-c", "import time; time.sleep(600)"]
+        worker.process.start(sleeps, {"PREFECT_API_URL": worker.url})
+
+    monkeypatch.setattr(WorkerProcess, "start", start)
+    noted_port = tmp_path / "prefect" / "server.json"
+    noted_port.parent.mkdir()
+    noted_port.write_text('{"port": 5001}')
+    piece = WorkerPiece(Settings(home=tmp_path), "local")
+    try:
+        piece.start()
+        assert piece.is_running()
+        assert piece.died() is None
+        first = piece.identity
+        noted_port.write_text('{"starting": 5002}')
+        assert piece.died() is None, "a server that is on its way has no address yet"
+        noted_port.write_text('{"port": 5002}')
+        assert piece.died() == "the Prefect server moved to http://127.0.0.1:5002/api"
+        assert not WorkerPiece(Settings(home=tmp_path), "local").is_running(), "one left over is no use either"
+        piece.start()
+        assert started == ["http://127.0.0.1:5001/api", "http://127.0.0.1:5002/api"]
+        assert piece.died() is None
+        assert first is not None
+        assert identify(first.pid) != first, "the one with the old address is gone"
+    finally:
+        piece.stop()
+
+
+def test_nothing_is_written_to_a_server_that_is_not_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cotenant import fleet
+    from cotenant.cli.pieces import ServerPiece
+    from cotenant.settings import Settings
+    from policies.refusal import Refused
+
+    written: list[str] = []
+    monkeypatch.setattr(fleet, "ensure_pool", written.append, raising=False)
+    (tmp_path / "prefect").mkdir()
+    (tmp_path / "prefect" / "server.json").write_text('{"port": 5001}')
+    with pytest.raises(Refused) as refusal:
+        ServerPiece(Settings(home=tmp_path), print).use()
+    assert refusal.value.code == "SERVER_NOT_OURS"
+    assert written == []
