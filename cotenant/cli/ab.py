@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,9 @@ from cotenant.cli.result import OperationResult
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from cotenant.cli.agents import Agent
+    from cotenant.settings import Settings
 
 __all__ = ["register"]
 
@@ -35,11 +39,10 @@ def register(protection: typer.Typer) -> None:
         """The run that measures on the node now: its block, window, and what its looks said so far."""
         agent = agent_of(node)
         now = agent.ask("run_status")
-        if now is None or not watch:
-            messages = (
-                [] if now else [f"no run measures on node {agent.node}; see earlier ones: cotenant protection ab list"]
-            )
-            return OperationResult(now, messages=messages, view=_status)
+        if now is None:
+            return _not_measuring(agent, watch)
+        if not watch:
+            return OperationResult(now, view=_status)
         return ab_start.follow(settings(), agent, now["run"], lambda: None)
 
     @command(ab, "list", example="cotenant protection ab list")
@@ -53,9 +56,15 @@ def register(protection: typer.Typer) -> None:
     @command(ab, "abort", example="cotenant protection ab abort ab-3f2c")
     def abort(run: RunArg) -> OperationResult:
         """End a run now: its block ends, hold and grant end, the work under test goes back under protection."""
+        from cotenant.cli.failures import Unreachable
         from cotenant.cli.runs import owner_of
+        from policies.refusal import Refused
 
-        record = owner_of(settings(), run).ask("run_abort", run=run)
+        try:
+            owner = owner_of(settings(), run)
+        except (Refused, Unreachable) as unknown:
+            return _cancel_queued(run, unknown)
+        record = owner.ask("run_abort", run=run)
         return OperationResult(
             {key: record.get(key) for key in ("run", "state", "ending", "reason", "ended_at")},
             view=lambda data: [
@@ -77,6 +86,48 @@ def register(protection: typer.Typer) -> None:
         return answer_review(settings(), run, approved=not decline, yes=yes)
 
 
+def _not_measuring(agent: Agent, watch: bool) -> OperationResult:
+    """What waits to measure on this node, where nothing measures."""
+    from cotenant.cli import fleet_link
+    from cotenant.cli.failures import Unreachable
+    from cotenant.cli.queued import not_begun, queued_runs
+
+    nothing = f"no run measures on node {agent.node}"
+    earlier = "see earlier ones: cotenant protection ab list"
+    try:
+        waiting = not_begun(agent, queued_runs(settings(), agent.node))
+    except Unreachable as silent:
+        return OperationResult(messages=[f"{nothing}; whether one is queued is unknown: {silent}", earlier])
+    if not waiting:
+        return OperationResult(messages=[f"{nothing}; {earlier}"])
+    first, *others = waiting
+    if not watch:
+        return OperationResult(
+            first.as_dict(), messages=[entry.words for entry in others], view=lambda data: [first.words]
+        )
+    print(first.words, file=sys.stderr, flush=True)
+    fleet = fleet_link.connect(settings())
+    return ab_start.follow(settings(), agent, first.run, lambda: fleet.why_ended(first.flow_run_id))
+
+
+def _cancel_queued(run: str, unknown: Exception) -> OperationResult:
+    """Cancel a run that no agent tells of; where Prefect does not either, ``unknown`` is raised.
+
+    ``run`` may be the flow run's id.
+    """
+    from cotenant.cli import fleet_link
+    from cotenant.cli.queued import queued_runs
+
+    found = next((entry for entry in queued_runs(settings()) if run in (entry.run, entry.flow_run_id)), None)
+    if found is None:
+        raise unknown
+    fleet_link.connect(settings()).cancel(found.flow_run_id)
+    return OperationResult(
+        found.as_dict() | {"state": "cancelled"},
+        view=lambda data: [f"run {data['run']} is cancelled; it had not begun (flow run {data['flow_run_id']})"],
+    )
+
+
 def _list_runs(node: str | None, limit: int) -> OperationResult:
     from cotenant.cli.agents import Agent
     from cotenant.cli.failures import Unreachable
@@ -86,7 +137,8 @@ def _list_runs(node: str | None, limit: int) -> OperationResult:
     name = node or in_force.node
     try:
         rows = Agent(in_force, name).ask("run_list", limit=limit)
-        return OperationResult([{"node": name} | row for row in rows], view=_list)
+        queued, messages = _queued_rows(in_force, name, {row["run"] for row in rows})
+        return OperationResult([*queued, *({"node": name} | row for row in rows)], messages=messages, view=_list)
     except Unreachable as silent:
         engine = store_engine(in_force)
         if engine is None:
@@ -98,6 +150,18 @@ def _list_runs(node: str | None, limit: int) -> OperationResult:
         finally:
             engine.dispose()
         return OperationResult(rows, messages=[f"from the store, since {silent}"], view=_list)
+
+
+def _queued_rows(in_force: Settings, node: str, known: set[str]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Rows of runs that have not begun, newest first, and what there is to say about them."""
+    from cotenant.cli.failures import Unreachable
+    from cotenant.cli.queued import queued_runs
+
+    try:
+        waiting = [entry for entry in queued_runs(in_force, node) if entry.run not in known]
+    except Unreachable as silent:
+        return [], [f"without runs that are queued: {silent}"]
+    return [entry.as_dict() for entry in reversed(waiting)], []
 
 
 def _list(rows: list[dict[str, Any]]) -> Iterator[RenderableType]:

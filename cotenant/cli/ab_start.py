@@ -52,7 +52,13 @@ def register(ab: typer.Typer) -> None:
         off: Annotated[
             Off, typer.Option("--off", help="How OFF holds the work; evicted frees its memory too.")
         ] = Off.paused,
-        max_hours: Annotated[float, typer.Option("--max-hours", help="The run's longest time.")] = 8.0,
+        max_hours: Annotated[
+            float,
+            typer.Option(
+                "--max-hours",
+                help="Measuring stops being extended after this; blocks that were left out may add a little.",
+            ),
+        ] = 8.0,
         first_look: Annotated[int, typer.Option("--first-look", help="Blocks before the first look: 8, 12, 16, …")] = 8,
         feed: Annotated[
             str | None, typer.Option("--feed", metavar="MODULE/STAGE", help="Keep ON windows loaded with this stage.")
@@ -127,10 +133,12 @@ def start_run(settings: Settings, spec: RunSpec, *, yes: bool, watch: bool) -> O
     """
     from cotenant.cli import fleet_link
     from cotenant.cli.agents import Agent
+    from cotenant.cli.queued import refuse_second
 
     agent = Agent(settings, spec.node)
     plan = agent.ask("run_plan", spec=spec.model_dump(), _timeout_s=120.0)
     fleet = fleet_link.connect(settings)
+    refuse_second(fleet.open_runs(), spec.node)
     show_plan(plan)
     ask(
         "Start this run?",
@@ -138,6 +146,7 @@ def start_run(settings: Settings, spec: RunSpec, *, yes: bool, watch: bool) -> O
         what=f"a run on node {spec.node}",
         again="--yes, after reading the plan above",
     )
+    refuse_second(fleet.open_runs(), spec.node)  # reading the plan took its time
     flow_run, run = fleet.start_ab(spec, f"{getpass.getuser()} ({'--yes' if yes else 'asked on a terminal'})")
     data = {"run": run, "flow_run_id": flow_run, "ui": fleet.ui_link(flow_run), "node": spec.node, "plan": plan}
     if not watch:
@@ -183,7 +192,7 @@ def show_plan(plan: dict[str, Any]) -> None:
 
 def _started(data: dict[str, Any]) -> list[str]:
     return [
-        f"started: run {data['run']}, flow run {data['flow_run_id']}",
+        f"queued: run {data['run']}, flow run {data['flow_run_id']}; it begins when the node's worker takes it",
         f"  watch it:  cotenant protection ab status {data['node']} --watch",
         f"  in the UI: {data['ui']}",
     ]

@@ -7,10 +7,12 @@ import sys
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from cotenant.cli.agents import start_command
 from cotenant.cli.failures import Unreachable
+from cotenant.cli.queued import Queued, queued_runs
 from cotenant.cli.result import OperationResult
 from cotenant.cli.review import ask
 
@@ -22,6 +24,10 @@ __all__ = ["AB_DEPLOYMENT", "Fleet", "answer_review", "connect", "server_answers
 
 AB_DEPLOYMENT = "ab-run/ab-run"
 HEALTH_S = 3.0
+OPEN_S = 10.0
+# CANCELLING is on its way out, and a worker that is away would leave it so: it keeps nobody from starting.
+OPEN = ("SCHEDULED", "PENDING", "RUNNING", "PAUSED")
+MOST_OPEN = 200
 FINAL = ("COMPLETED", "FAILED", "CANCELLED", "CRASHED")
 
 
@@ -83,6 +89,49 @@ class Fleet:
 
         return fleet.ui_link(self.url, flow_run)
 
+    def open_runs(self) -> list[Queued]:
+        """Flow runs of ``ab-run`` that are due and not final, oldest first. A schedule's later ones are not due.
+
+        Raises:
+            Unreachable: the server does not answer, or not in a form that can be read.
+        """
+        wanted = {
+            "flows": {"name": {"any_": [AB_DEPLOYMENT.partition("/")[0]]}},
+            "flow_runs": {
+                "state": {"type": {"any_": list(OPEN)}},
+                "expected_start_time": {"before_": datetime.now(UTC).isoformat()},
+            },
+            "sort": "EXPECTED_START_TIME_ASC",
+            "limit": MOST_OPEN,
+        }
+        request = urllib.request.Request(
+            f"{self.url}/flow_runs/filter", json.dumps(wanted).encode(), {"Content-Type": "application/json"}
+        )
+        try:
+            with _opener().open(request, timeout=OPEN_S) as answer:
+                return [
+                    Queued(
+                        str(raw["id"]),
+                        str(raw["state"]["type"]),
+                        str(raw["state"]["name"]),
+                        raw.get("expected_start_time"),
+                        raw.get("parameters") or {},
+                    )
+                    for raw in json.load(answer)
+                ]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise Unreachable(
+                "SERVER_UNREACHABLE",
+                f"Prefect server {self.url}",
+                f"it did not say what is queued: {error}",
+                "cotenant status",
+            ) from error
+
+    def cancel(self, flow_run: str) -> None:
+        from cotenant import fleet
+
+        fleet.cancel_flow(self.url, flow_run)
+
     def why_ended(self, flow_run: str) -> str | None:
         """Name and message of a final state; None while the flow run may still go on, or the server does not say.
 
@@ -100,11 +149,12 @@ class Fleet:
         return f"{state['name']}: {state['message']}" if state.get("message") else str(state["name"])
 
 
-def answer_review(settings: Settings, flow_run: str, *, approved: bool, yes: bool) -> OperationResult:
-    """Answer a flow run that waits for its review, after showing the plan it asks about."""
+def answer_review(settings: Settings, run: str, *, approved: bool, yes: bool) -> OperationResult:
+    """Answer a run (or flow run) that waits for its review, after showing the plan it asks about."""
     from cotenant import fleet
 
     url = connect(settings).url
+    flow_run = _flow_run_of(settings, run)
     state = fleet.flow_state(url, flow_run)
     if state["final"]:
         from policies.refusal import Refused
@@ -130,6 +180,18 @@ def answer_review(settings: Settings, flow_run: str, *, approved: bool, yes: boo
         {"flow_run_id": flow_run, "decision": "approve" if approved else "reject", "ui": fleet.ui_link(url, flow_run)},
         view=lambda data: [f"flow run {data['flow_run_id']} is {words}"],
     )
+
+
+def _flow_run_of(settings: Settings, name: str) -> str:
+    """The flow run behind a run's name; a flow run's own id stays as it is."""
+    from policies.refusal import Refused
+
+    if not name.startswith("run-"):
+        return name
+    found = next((entry for entry in queued_runs(settings) if entry.run == name), None)
+    if found is None:
+        raise Refused("REVIEW_NOT_ASKED", f"run {name}", "no run of this name waits", "cotenant protection ab list")
+    return found.flow_run_id
 
 
 def _show_asked(settings: Settings, url: str, flow_run: str) -> None:

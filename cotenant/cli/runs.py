@@ -10,6 +10,7 @@ from cotenant.cli.failures import Unreachable
 from cotenant.cli.result import Exit
 
 if TYPE_CHECKING:
+    from cotenant.cli.queued import Queued
     from cotenant.settings import Settings
 
 __all__ = ["Found", "ending_exit", "find_run", "owner_of", "store_engine"]
@@ -51,10 +52,26 @@ def find_run(settings: Settings, run: str) -> Found:
     kept = _from_store(settings, run)
     if kept is not None:
         return Found(kept, "store", str(kept.get("node", "")))
+    if (waiting := _queued(settings, run)) is not None:
+        raise Refused(
+            "RUN_NOT_BEGUN",
+            f"run {run}",
+            f"it has no report yet: {waiting.words}",
+            f"cotenant protection ab status {waiting.node} --watch",
+        )
     asked = f"; not asked, since their agents do not run: {', '.join(silent)}" if silent else ""
     raise Refused(
         "RUN_UNKNOWN", f"run {run}", f"no run of this name is known here{asked}", "cotenant protection ab list"
     )
+
+
+def _queued(settings: Settings, run: str) -> Queued | None:
+    from cotenant.cli.queued import queued_runs
+
+    try:
+        return next((entry for entry in queued_runs(settings) if run in (entry.run, entry.flow_run_id)), None)
+    except Unreachable:  # then nobody knows the run, which is what is said
+        return None
 
 
 def owner_of(settings: Settings, run: str) -> Agent:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cotenant.cli import fleet_link
+from cotenant.cli.queued import Queued
 from policies.harness.spec import RunSpec
 from policies.refusal import Refused
 from tests.cli_runner import Cli, cli, home
@@ -59,6 +60,14 @@ class FakeFleet:
 
     def __init__(self) -> None:
         self.started: list[tuple[RunSpec, str]] = []
+        self.open: list[Queued] = []
+        self.cancelled: list[str] = []
+
+    def open_runs(self) -> list[Queued]:
+        return self.open
+
+    def cancel(self, flow_run: str) -> None:
+        self.cancelled.append(flow_run)
 
     def start_ab(self, spec: RunSpec, reviewed_by: str) -> tuple[str, str]:
         self.started.append((spec, reviewed_by))
@@ -224,3 +233,28 @@ def test_the_other_kinds(flag: str, kind: str, cli: Cli, home: Path, fleet: Fake
     assert said.code == 0
     assert fleet.started[0][0].kind == kind
     assert "no certificate" in said.err
+
+
+def queued(node: str = "local", state: str = "SCHEDULED") -> Queued:
+    return Queued("9d1c", state, state.title(), "2026-11-29T10:00:00Z", {"node": node, "rule": "trainer"})
+
+
+@pytest.mark.parametrize("state", ["SCHEDULED", "PENDING", "RUNNING", "PAUSED"])
+def test_a_second_start_is_refused_while_the_first_has_not_ended(
+    state: str, cli: Cli, agent: FakeAgent, fleet: FakeFleet
+) -> None:
+    fleet.open = [queued(state=state)]
+    said = cli(*START, "--yes")
+    assert said.code == 2
+    assert queued().run in said.err
+    assert f"cotenant protection ab abort {queued().run}" in said.err
+    assert fleet.started == []
+
+
+def test_another_nodes_run_is_in_nobodys_way(cli: Cli, agent: FakeAgent, fleet: FakeFleet) -> None:
+    fleet.open = [queued(node="mac-01")]
+    assert cli(*START, "--yes").code == 0
+
+
+def test_what_was_submitted_is_said_to_be_queued(cli: Cli, agent: FakeAgent, fleet: FakeFleet) -> None:
+    assert cli(*START, "--yes").out.startswith("queued: run run-0123456789")
