@@ -156,7 +156,7 @@ class ServerPiece(BackgroundPiece):
 
     def _our_url(self) -> str:
         """The address, just before something is written there: another's server must stay as it is."""
-        url = self._server.url
+        url: str | None = self._server.url
         if url is None or not self._server.is_ours():
             why = "it is gone, or another process holds its port; nothing was written there"
             raise Refused("SERVER_NOT_OURS", f"Prefect server {url or ''}".strip(), why, "cotenant up")
