@@ -45,7 +45,10 @@ def register(ab: typer.Typer) -> None:
         duty: Annotated[
             float | None, typer.Option("--duty", help="Duty that the work holds in ON windows, 0 to 1.")
         ] = None,
-        blocks: Annotated[int, typer.Option("--blocks", help="Planned blocks of one ON and one OFF window.")] = 12,
+        blocks: Annotated[
+            int | None,
+            typer.Option("--blocks", help="Planned blocks of one ON and one OFF window; 12, or what fits, by default."),
+        ] = None,
         window: Annotated[float, typer.Option("--window", help="Length of a window, in seconds.")] = 300.0,
         washout: Annotated[float, typer.Option("--washout", help="Seconds discarded after each switch.")] = 60.0,
         margin: Annotated[float, typer.Option("--margin", help="The slowdown that counts, as a fraction.")] = 0.02,
@@ -88,7 +91,6 @@ def register(ab: typer.Typer) -> None:
             "rule": rule,
             "work": work,
             "duty": duty,
-            "blocks": blocks,
             "window_s": window,
             "washout_s": washout,
             "margin": margin,
@@ -100,6 +102,8 @@ def register(ab: typer.Typer) -> None:
             "accept_timed_source": accept_timed_source,
             "seed": secrets.randbits(31),
         }
+        if blocks is not None:
+            asked["blocks"] = blocks
         return start_run(settings(), checked_spec(asked), yes=yes, watch=watch)
 
 
@@ -110,14 +114,16 @@ def _bad(what: str, why: str, remedy: str) -> Exception:
 
 
 def checked_spec(asked: dict[str, Any]) -> RunSpec:
-    """The spec, or ``Refused`` naming the option."""
+    """The spec, or ``Refused`` naming the option. Blocks that nobody asked for are as many as fit."""
     from pydantic import ValidationError
 
+    from policies.harness.plan_text import planned_blocks
     from policies.harness.spec import RunSpec
 
     options = {"window_s": "--window", "washout_s": "--washout"}
     try:
-        return RunSpec.model_validate(asked).checked()
+        spec = RunSpec.model_validate(asked).checked()
+        return spec if "blocks" in asked else spec.model_copy(update={"blocks": planned_blocks(spec)})
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0])

@@ -10,6 +10,7 @@ from cotenant.cli.failures import Unreachable
 
 if TYPE_CHECKING:
     from cotenant.settings import Settings
+    from policies.refusal import Refused
 
 __all__ = ["Agent", "checked_name", "local_nodes", "start_command"]
 
@@ -50,8 +51,8 @@ def start_command(home: Path, command: str) -> str:
 class Agent:
     """One node's agent, asked over its socket.
 
-    Every question raises ``Refused`` where the agent says no, and ``Unreachable`` (with the command that starts the
-    agent) where nobody answers.
+    Every question raises ``Refused`` where the agent says no or this home has other nodes and not this one, and
+    ``Unreachable`` (with the command that starts the agent) where nobody answers.
     """
 
     def __init__(self, settings: Settings, node: str) -> None:
@@ -59,6 +60,7 @@ class Agent:
 
         self.node = checked_name(node)
         self.home = settings.home
+        self._settings = settings
         self._client = AgentClient(socket_path(settings.home, self.node))
 
     def ask(self, verb: str, /, _timeout_s: float = CALL_S, **params: Any) -> Any:
@@ -67,18 +69,42 @@ class Agent:
         try:
             return self._client.call(verb, _timeout_s=_timeout_s, **params)
         except AgentUnreachable as error:
-            others = [name for name in local_nodes(self.home) if name != self.node]
-            known = f"; nodes here: {', '.join(others)}" if others else ""
+            known = local_nodes(self.home)
+            if known and self.node not in known:
+                raise _no_such_node(self.node, known) from error
             raise Unreachable(
                 "AGENT_UNREACHABLE",
                 f"node {self.node}",
-                f"no agent answers on {error.path}: {error.why}{known}",
-                start_command(self.home, f"node run {self.node}"),
+                f"no agent answers on {error.path}: {error.why}",
+                start_command(self.home, self._starting()),
             ) from error
 
     def is_running(self) -> bool:
+        from nodes.client import AgentUnreachable
+
         try:
-            self.ask("hello", _timeout_s=3.0)
-        except Unreachable:
+            self._client.call("hello", _timeout_s=3.0)
+        except AgentUnreachable:  # also where the node has no folder yet: somebody is about to make it
             return False
         return True
+
+    def _starting(self) -> str:
+        """The command that starts this agent: `up` where there is no server for its worker either."""
+        from cotenant.cli.fleet_link import server_answers
+
+        url = self._settings.api_url
+        if self._settings.prefect_api_url is not None or (url is not None and server_answers(url) is None):
+            return f"node run {self.node}"
+        return "up" if self.node == self._settings.node else f"up --node {self.node}"
+
+
+def _no_such_node(node: str, known: list[str]) -> Refused:
+    import difflib
+
+    from policies.refusal import Refused
+
+    near = difflib.get_close_matches(node, known, 1)
+    hint = f". Did you mean {near[0]!r}?" if near else ""
+    return Refused(
+        "NODE_UNKNOWN", f"node {node!r}", f"no such node; known: {', '.join(known)}{hint}", "cotenant node list"
+    )

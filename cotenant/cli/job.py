@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["register"]
 
+STATES = ("waiting", "running", "held", "stopping", "ended")
+
 JobArg = Annotated[str, typer.Argument(metavar="JOB", help="A job, as `job list` names it.")]
 
 
@@ -29,11 +31,13 @@ def register(app: typer.Typer) -> None:
     def list_jobs(
         node: NodeOption = None,
         state: Annotated[
-            str | None, typer.Option("--state", help="waiting, running, held, stopping or ended; all by default.")
+            str | None, typer.Option("--state", help=f"{', '.join(STATES[:-1])} or {STATES[-1]}; all by default.")
         ] = None,
         limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The newest so many jobs.")] = 50,
     ) -> OperationResult:
         """Jobs of the node, newest first, with why each waits."""
+        if state is not None and state not in STATES:
+            raise _no_such_state(state)
         wanted: dict[str, Any] = {"limit": limit} | ({"state": state} if state else {})
         return OperationResult(agent_of(node).ask("job_list", **wanted), view=_list)
 
@@ -45,7 +49,7 @@ def register(app: typer.Typer) -> None:
     @command(
         jobs,
         "submit",
-        example='cotenant job submit llmserve/selftest\ncotenant job submit llmserve/batch -p \'{"prompts": ["Hi"]}\'',
+        example="cotenant job submit llmserve/selftest\ncotenant job submit llmserve/selftest --timeout-s 600",
     )
     def submit(
         work: Annotated[str, typer.Argument(metavar="MODULE/STAGE", help="The stage to run.")],
@@ -70,6 +74,12 @@ def register(app: typer.Typer) -> None:
     def cancel(job: JobArg, node: NodeOption = None) -> OperationResult:
         """Cancel a job: waiting ones at once, running ones within their grace."""
         return OperationResult(agent_of(node).ask("job_cancel", job=job_id(job)), view=_show)
+
+
+def _no_such_state(state: str) -> Exception:
+    from policies.refusal import Refused
+
+    return Refused("JOB_BAD_STATE", f"--state {state}", "no job has such a state", f"one of: {', '.join(STATES)}")
 
 
 def job_id(text: str) -> int | str:
@@ -136,7 +146,9 @@ def _list(jobs: list[dict[str, Any]]) -> Iterator[RenderableType]:
 
 
 def _why(job: dict[str, Any]) -> str | None:
-    parts = [part for part in (job.get("code"), job.get("reason")) if part]
+    """Why it waits or is held; of a job that ended, why it ended: the code is then of what it waited for once."""
+    code = None if job["state"] == "ended" else job.get("code")
+    parts = [part for part in (code, job.get("reason")) if part]
     return ": ".join(parts) or None
 
 
@@ -148,7 +160,7 @@ def _show(job: dict[str, Any]) -> Iterator[RenderableType]:
         ("work", f"{job['module']}/{job['stage']}"),
         ("state", f"{job['state']}, {job['outcome']}" if job.get("outcome") else job["state"]),
         ("why", _why(job)),
-        ("remedy", job.get("remedy")),
+        ("remedy", None if job["state"] == "ended" else job.get("remedy")),
         ("duty asked", job.get("duty")),
         ("share metered", job.get("share")),
         ("queued", job.get("queued_at")),

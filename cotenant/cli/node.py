@@ -90,7 +90,6 @@ def state_parts(status: dict[str, Any]) -> Iterator[RenderableType]:
     """What a node does now: one table a topic."""
     from cotenant.cli.render import fields, table
 
-    memory = status.get("memory") or {}
     yield fields(
         [
             (
@@ -100,7 +99,7 @@ def state_parts(status: dict[str, Any]) -> Iterator[RenderableType]:
             ("section", f"version {status['section_version']}, mode {status['mode']}, gpu_jobs {status['gpu_jobs']}"),
             ("duty counts on", status["duty_device"]),
             ("owner's pause", "on: no fleet work at all" if status["pause"] else "off"),
-            ("memory", ", ".join(f"{key} {_short(value)}" for key, value in memory.items()) or None),
+            ("memory", _memory_words(status.get("memory") or {})),
             ("run", _run_words(status.get("run"))),
         ]
     )
@@ -120,7 +119,29 @@ def state_parts(status: dict[str, Any]) -> Iterator[RenderableType]:
         yield from jobs_view(jobs)
 
 
+def _memory_words(memory: dict[str, Any]) -> str | None:
+    """``level clear; 23.7 of 25.3 GB available``, a part for each pool; None where nothing is known."""
+    if not memory:
+        return None
+    level, why = memory.get("level") or "unknown", memory.get("why")
+    parts = [f"level {level}" if level == "clear" or not why else f"level {level} ({why})"]
+    pools = memory.get("pools") or []
+    for pool in pools:
+        name = f"{pool['name']}: " if len(pools) > 1 else ""
+        free, total = _gb(pool.get("available_bytes")), _gb(pool.get("total_bytes"))
+        parts.append(f"{name}{free} of {total} GB available")
+    if memory.get("swap_used_bytes"):
+        parts.append(f"{_gb(memory['swap_used_bytes'])} GB of swap used")
+    return "; ".join(parts)
+
+
+def _gb(count_bytes: float | None) -> str:
+    return "unknown" if count_bytes is None else f"{count_bytes / 1e9:.1f}"
+
+
 def _short(value: Any) -> object:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, list):

@@ -141,6 +141,8 @@ def _error_words(error: Any) -> str:
         return str(error)
     where = [f"{name} {error[name]}" for name in ("line", "rule", "key") if error.get(name) not in (None, "")]
     said = str(error.get("message") or error.get("why") or error)
+    if allowed := error.get("allowed"):
+        said += f" (allowed: {allowed if isinstance(allowed, str) else ', '.join(str(name) for name in allowed)})"
     return f"{', '.join(where)}: {said}" if where else said
 
 

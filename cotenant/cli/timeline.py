@@ -34,6 +34,8 @@ def register(app: typer.Typer) -> None:
         as_json: bool = False,
     ) -> OperationResult:
         """The node's timeline: what its agent saw and did, oldest first. With --follow and --json, one entry a line."""
+        if code is not None:
+            _check_code(code)
         agent = agent_of(node)
         newest, last_seq = _newest(agent, code, limit)
         if not follow:
@@ -48,6 +50,20 @@ def register(app: typer.Typer) -> None:
                 time.sleep(FOLLOW_EVERY_S)
         except KeyboardInterrupt:
             return OperationResult()
+
+
+def _check_code(code: str) -> None:
+    """Refused where no code is called so and it is no pattern: an empty answer would read as "it never happened"."""
+    import difflib
+
+    from policies.codes import CODES
+    from policies.refusal import Refused
+
+    if code in CODES or any(character in code for character in "*?["):
+        return
+    near = difflib.get_close_matches(code.upper(), CODES, 3, cutoff=0.5)
+    hint = f"close ones: {', '.join(near)}" if near else "docs/codes.md has them all"
+    raise Refused("CODE_UNKNOWN", f"--code {code}", "there is no such code", hint)
 
 
 def _after(agent: Agent, seq: int, code: str | None) -> Iterator[dict[str, Any]]:

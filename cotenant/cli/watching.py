@@ -64,9 +64,18 @@ def _block_of(status: dict[str, Any]) -> str:
     """The block that is being measured among those that count; left-out ones are repeated and do not."""
     from policies.harness.spec import RunSpec
 
-    spec = RunSpec.model_validate(status["spec"])
-    current = status["counted"] + 1
-    return f"{current} of {spec.blocks}" if current <= spec.blocks else f"{current} (at most {spec.n_max})"
+    planned, current = _planned(status), status["counted"] + 1
+    if current <= planned:
+        return f"{current} of {planned}"
+    return f"{current} (at most {RunSpec.model_validate(status['spec']).n_max})"
+
+
+def _planned(status: dict[str, Any]) -> int:
+    """Blocks as the plan said them."""
+    from policies.harness.plan_text import planned_blocks
+    from policies.harness.spec import RunSpec
+
+    return planned_blocks(RunSpec.model_validate(status["spec"]))
 
 
 def _counts(status: dict[str, Any]) -> str:
@@ -198,7 +207,7 @@ class Watcher:
             self.say(look_words(look))
         self._said_looks = len(status["looks"])
         if self._progress is not None:
-            planned = max(status["spec"]["blocks"], status["counted"])
+            planned = max(_planned(status), status["counted"])
             self._progress.update(
                 self._progress.task_ids[0], completed=status["counted"], total=planned, description=now_words(status)
             )

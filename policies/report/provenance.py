@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from policies.harness.plan_text import planned_blocks
 from policies.harness.spec import RunSpec
 from policies.report.document import Attempt, Fact
 from policies.report.evidence import measured, number
@@ -45,7 +46,7 @@ def facts(record: Mapping[str, Any], spec: RunSpec) -> tuple[Fact, ...]:
         Fact("Windows", f"{spec.window_s:g} s, {spec.washout_s:g} s washout after each switch; OFF is {spec.off}"),
         Fact(
             "Asked for",
-            f"{spec.blocks} blocks planned, {spec.n_max} at most in {spec.max_hours:g} h, first look at {spec.first_look}",
+            f"{planned_blocks(spec)} blocks planned, {spec.n_max} at most in {spec.max_hours:g} h, first look at {spec.first_look}",
         ),
         Fact("Seed of the coin", str(spec.seed)),
         Fact("Section", _section(record)),

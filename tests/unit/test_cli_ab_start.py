@@ -220,6 +220,22 @@ def test_what_is_started_is_what_was_asked_for(cli: Cli, agent: FakeAgent, fleet
     assert agent.asked[0][1]["spec"] == spec.model_dump(), "the plan that was shown is the run that starts"
 
 
+@pytest.mark.parametrize(
+    ("options", "blocks"),
+    [
+        ((), 12),
+        (("--max-hours", "1.7"), 8),
+        (("--max-hours", "1.7", "--blocks", "12"), 12),
+        (("--first-look", "16"), 16),
+    ],
+)
+def test_blocks_that_nobody_asked_for_are_those_that_fit(
+    options: tuple[str, ...], blocks: int, cli: Cli, agent: FakeAgent, fleet: FakeFleet
+) -> None:
+    assert cli(*START, *options, "--yes").code == 0
+    assert fleet.started[0][0].blocks == blocks
+
+
 def test_each_start_tosses_its_coins_from_another_seed(cli: Cli, agent: FakeAgent, fleet: FakeFleet) -> None:
     for _ in range(3):
         cli(*START, "--yes")

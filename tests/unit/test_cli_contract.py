@@ -187,7 +187,7 @@ def test_without_an_agent_each_exits_3_and_says_what_starts_it(
     assert said.code == 3
     assert "node local" in said.err
     assert "it is not running" in said.err
-    assert "next: cotenant node run local" in said.err
+    assert "next: cotenant up" in said.err
     assert not home.exists(), "looking must not make anything"
 
 
@@ -198,14 +198,14 @@ def test_another_home_is_part_of_the_command_that_starts_the_agent(home: Path, m
 
     with pytest.raises(Unreachable) as error:
         Agent(Settings(home=Path("/nonexistent/other home")), "mac-01").ask("hello")
-    assert error.value.error.remedy == "COTENANT_HOME='/nonexistent/other home' cotenant node run mac-01"
+    assert error.value.error.remedy == "COTENANT_HOME='/nonexistent/other home' cotenant up --node mac-01"
 
 
 def test_a_long_home_still_names_its_node(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COTENANT_HOME", str(tmp_path / ("x" * 120)))
     said = cli("node", "show", "local")
     assert said.code == 3
-    assert "next: cotenant node run local" in said.err
+    assert "next: cotenant up" in said.err
 
 
 @pytest.mark.parametrize("name", ["../other", "a/b", "", "-x", "x" * 64, "näme"])
@@ -221,7 +221,91 @@ def test_status_answers_in_part_and_says_what_does_not_run(cli: Cli) -> None:
     assert said.json["status"] == "partial"
     assert {error["code"] for error in said.json["errors"]} == {"SERVER_UNREACHABLE", "AGENT_UNREACHABLE"}
     assert said.json["data"]["server"]["state"] == "not running"
-    assert {error["remedy"] for error in said.json["errors"]} == {"cotenant up", "cotenant node run local"}
+    assert {error["remedy"] for error in said.json["errors"]} == {"cotenant up"}
+
+
+ASKS_A_NODE = [
+    ("node", "show", "locl"),
+    ("timeline", "locl"),
+    ("protection", "sources", "locl"),
+    ("protection", "ab", "status", "locl"),
+    ("protection", "ab", "start", "locl", "--rule", "trainer"),
+]
+
+
+@pytest.mark.parametrize("arguments", ASKS_A_NODE, ids=" ".join)
+def test_a_mistyped_node_is_no_node_to_start(arguments: tuple[str, ...], cli: Cli, home: Path) -> None:
+    (home / "nodes" / "local").mkdir(parents=True)
+    said = cli(*arguments)
+    assert said.code == 2
+    assert "no such node; known: local" in said.err
+    assert "Did you mean 'local'?" in said.err
+    assert "cotenant node run" not in said.err
+    assert not (home / "nodes" / "locl").exists()
+
+
+def test_a_new_node_beside_another_does_not_run_yet(home: Path) -> None:
+    from cotenant.cli.agents import Agent
+    from cotenant.settings import Settings
+
+    (home / "nodes" / "local").mkdir(parents=True)
+    assert not Agent(Settings(home=home), "mac-01").is_running()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("job", "list", "--state", "bogus"), "waiting, running, held, stopping, ended"),
+        (("timeline", "--code", "RUN_BLOK"), "RUN_BLOCK"),
+        (("timeline", "--code", "NOPE"), "no such code"),
+    ],
+)
+def test_a_word_that_is_none_is_refused_with_those_that_are(
+    arguments: tuple[str, ...], words: str, cli: Cli, home: Path
+) -> None:
+    with FakeAgent(home, job_list=[], timeline={"entries": [], "last_seq": 0}).serving():
+        said = cli(*arguments)
+    assert said.code == 2
+    assert words in said.err
+
+
+def test_a_pattern_of_codes_is_for_the_agent(cli: Cli, home: Path) -> None:
+    with FakeAgent(home, timeline={"entries": [], "last_seq": 0}).serving():
+        assert cli("timeline", "--code", "RUN_*").code == 0
+
+
+def test_a_section_error_says_what_is_allowed(cli: Cli, home: Path, tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text("x")
+    error = {"line": 3, "rule": "r", "key": "hold", "message": "'gpuu' is unknown", "allowed": ["gpu", "cpu"]}
+    with FakeAgent(home, section_preview={"ok": False, "errors": [error]}).serving():
+        said = cli("protection", "preview", "local", str(tmp_path / "s.toml"))
+    assert said.code == 2
+    assert "'gpuu' is unknown (allowed: gpu, cpu)" in said.err
+
+
+def test_a_job_that_ended_shows_nothing_of_what_it_waited_for(cli: Cli, home: Path) -> None:
+    job = {
+        "job": 7, "module": "m", "stage": "s", "state": "waiting", "code": "HELD_BY_RULE", "reason": None,
+        "remedy": "wait for the rule", "queued_at": None, "started_at": None, "ended_at": None,
+    }  # fmt: skip
+    with FakeAgent(home, job_show=job).serving():
+        waiting = cli("job", "show", "7").out
+    with FakeAgent(home, job_show=job | {"state": "ended", "outcome": "cancelled"}).serving():
+        ended = cli("job", "show", "7").out
+    assert "HELD_BY_RULE" in waiting
+    assert "wait for the rule" in waiting
+    assert "HELD_BY_RULE" not in ended
+    assert "wait for the rule" not in ended
+
+
+def test_memory_and_truth_in_words() -> None:
+    from cotenant.cli.node import _memory_words, _short
+
+    pool = {"name": "ram", "total_bytes": 25_300_000_000, "available_bytes": 23_700_000_000}
+    memory = {"level": "clear", "why": "", "pools": [pool], "swap_used_bytes": None}
+    assert _memory_words(memory) == "level clear; 23.7 of 25.3 GB available"
+    assert "unknown of 25.3 GB" in str(_memory_words(memory | {"pools": [pool | {"available_bytes": None}]}))
+    assert (_short(True), _short(False)) == ("yes", "no")
 
 
 def test_down_without_an_up_has_nothing_to_stop(cli: Cli) -> None:

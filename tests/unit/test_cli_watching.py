@@ -43,6 +43,12 @@ def test_now_in_words() -> None:
     assert now_words(status(4, state="ended", ending="slowdown", now=None)).startswith("ended: slowdown")
 
 
+def test_blocks_are_counted_as_the_plan_counted_them() -> None:
+    spec = RunSpec(node="local", rule="trainer", max_hours=1.7).model_dump()
+    assert spec["blocks"] == 12
+    assert now_words(status(2, spec=spec)).startswith("block 3 of 8, ON")
+
+
 def test_a_look_in_words() -> None:
     assert look_words(LOOK) == (
         "look at 8 blocks: R 99.6 % (90 % interval, valid at every look: 98.0–101.3 %), inconclusive; "
