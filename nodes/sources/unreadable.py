@@ -50,7 +50,7 @@ def because_denied(path: str, owner_home: str | None) -> Unreadable:
         return Unreadable(
             "PROTECTION_SOURCE_NEEDS_HELPER",
             f"{path} lies in a home that the agent's account (uid {os.geteuid()}) may not read",
-            "cotenant session-helper",
+            f"run the agent as that account, or let it read the file: setfacl -m u:{os.geteuid()}:rX {shlex.quote(path)}",
         )
     mode = "a+rx" if os.path.isdir(path) else "a+r"
     return Unreadable(
