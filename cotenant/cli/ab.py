@@ -116,15 +116,18 @@ def _cancel_queued(run: str, unknown: Exception) -> OperationResult:
     ``run`` may be the flow run's id.
     """
     from cotenant.cli import fleet_link
+    from cotenant.cli.failures import Unreachable
     from cotenant.cli.queued import queued_runs
 
     found = next((entry for entry in queued_runs(settings()) if run in (entry.run, entry.flow_run_id)), None)
     if found is None:
         raise unknown
     fleet_link.connect(settings()).cancel(found.flow_run_id)
+    # An agent that is away may have begun it: it hears of the end when its flow cannot go on.
+    begun = f"whether it had begun is unknown: {unknown}" if isinstance(unknown, Unreachable) else "it had not begun"
     return OperationResult(
         found.as_dict() | {"state": "cancelled"},
-        view=lambda data: [f"run {data['run']} is cancelled; it had not begun (flow run {data['flow_run_id']})"],
+        view=lambda data: [f"run {data['run']} is cancelled; {begun} (flow run {data['flow_run_id']})"],
     )
 
 

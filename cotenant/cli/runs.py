@@ -52,7 +52,8 @@ def find_run(settings: Settings, run: str) -> Found:
     kept = _from_store(settings, run)
     if kept is not None:
         return Found(kept, "store", str(kept.get("node", "")))
-    if (waiting := _queued(settings, run)) is not None:
+    waiting = _queued(settings, run)
+    if waiting is not None and waiting.node not in silent:  # an agent that was not asked may have begun it
         raise Refused(
             "RUN_NOT_BEGUN",
             f"run {run}",

@@ -18,6 +18,7 @@ from tests.fake_agent import FakeAgent
 
 __all__ = ["cli", "home"]
 
+RUNS = Path(__file__).parents[1] / "data" / "runs"
 FLOW_RUN = "6f0f2c1e-8f0e-4c52-9d55-0d0a3a0f7d11"
 RUN = run_of(FLOW_RUN)
 UNKNOWN = Refused("RUN_UNKNOWN", "run", "this node knows no such run", "cotenant protection ab list")
@@ -47,7 +48,7 @@ def server(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self._answer(True)
+            self._answer({"state": {"type": "RUNNING", "name": "Running"}})
 
         def do_POST(self) -> None:
             known.asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
@@ -129,6 +130,43 @@ def test_abort_cancels_what_no_agent_knows(
     assert said.code == 0
     assert cancelled == [FLOW_RUN]
     assert "run_abort" not in fake.verbs()
+
+
+def test_abort_with_the_agent_away_does_not_say_that_it_had_not_begun(
+    cli: Cli, home: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cotenant import fleet
+
+    cancelled: list[str] = []
+    monkeypatch.setattr(fleet, "cancel_flow", lambda url, flow_run: cancelled.append(flow_run), raising=False)
+    (home / "nodes" / "local").mkdir(parents=True)
+    server.has("RUNNING")
+    said = cli("protection", "ab", "abort", RUN)
+    assert cancelled == [FLOW_RUN]
+    assert "had not begun" not in said.out
+    assert "unknown" in said.out
+    assert "no report yet" not in cli("protection", "ab", "show", RUN).err
+
+
+def test_watching_a_queued_run_waits_for_it(cli: Cli, home: Path, server: Server) -> None:
+    record = json.loads((RUNS / "slowdown.json").read_text())
+    server.has("SCHEDULED")
+    asked = 0
+
+    def run_show(run: str) -> Any:
+        nonlocal asked
+        asked += 1
+        return UNKNOWN if asked <= 2 else record
+
+    def run_status(run: str | None = None) -> Any:
+        ended = {"run": RUN, "spec": record["spec"], "state": "ended", "ending": "slowdown", "now": None}
+        return None if run is None else ended | {"counted": 8, "left_out": 0, "looks": []}
+
+    with FakeAgent(home, run_status=run_status, run_show=run_show).serving():
+        said = cli("protection", "ab", "status", "local", "--watch")
+    assert said.code == 1
+    assert "is queued" in said.err
+    assert "ended: slowdown" in said.err
 
 
 def test_abort_of_what_nobody_knows_is_refused(cli: Cli, home: Path, server: Server) -> None:
