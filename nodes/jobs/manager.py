@@ -180,7 +180,9 @@ class JobManager:
         if live is not None:
             self.stop(live.attempt_id, reason, requeue=False, fault=False)
         else:
-            self.registry.change_job(job_id, state="ended", outcome="cancelled", reason=reason, ended_at=utc_iso())
+            self.registry.change_job(
+                job_id, state="ended", outcome="cancelled", code=None, reason=reason, remedy=None, ended_at=utc_iso()
+            )
         self._journal("JOB_CANCELLED", {"job": job_id, "reason": reason})
         return self.job(job_id)
 
