@@ -54,6 +54,10 @@ class Certifier:
         self.planner = planner
         self.key = _key(agent.dir / "key")
         self._forged: set[str] = set()
+        # An agent that died between a run's end and its revocations does them now: no flow may ever ask again.
+        for record in agent.journal.runs():
+            if record["state"] == "ended":
+                self._revoke(agent.runs.record(record["run"]))
 
     # -- endings ----------------------------------------------------------------------------------------------------
 
@@ -64,15 +68,21 @@ class Certifier:
         agent.end_feed(run)
         agent.evaluate("tick")
         agent.pulse()
-        if record["spec"]["kind"] == "ab":
-            # Asked again too: the agent may have died between the end and the revocation. What was earned later stands.
-            ended_at = datetime.fromisoformat(record["ended_at"])
-            kept = [each for each, revoked in self._all() if revoked is None and each.issued_at <= ended_at]
-            for certificate in revocations(record, kept):
-                why = f"run {run} ended {record['ending']} for the same work at duty {record['spec']['duty'] or 1:g}"
-                agent.journal.revoke_certificate(certificate.certificate, why)
-                agent.journal.write("CERT_REVOKED", {"certificate": certificate.certificate, "run": run, "why": why})
+        self._revoke(record)
         return record
+
+    def _revoke(self, record: dict[str, Any]) -> None:
+        """Take back what this ended run speaks against. Asked again it changes nothing; what was earned later stands."""
+        if record["spec"]["kind"] != "ab":
+            return
+        journal = self.agent.journal
+        ended_at = datetime.fromisoformat(record["ended_at"])
+        kept = [each for each, revoked in self._all() if revoked is None and each.issued_at <= ended_at]
+        for certificate in revocations(record, kept):
+            duty = record["spec"]["duty"] or 1
+            why = f"run {record['run']} ended {record['ending']} for the same work at duty {duty:g}"
+            journal.revoke_certificate(certificate.certificate, why)
+            journal.write("CERT_REVOKED", {"certificate": certificate.certificate, "run": record["run"], "why": why})
 
     # -- certificates -----------------------------------------------------------------------------------------------
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from nodes.clock import monotonic_s, utc_iso, utc_now
 from nodes.identity import ProcessId, liveness
 from nodes.journal import Journal
 from policies.harness.rows import BlockRow, Order
 from policies.harness.spec import RunSpec
+from policies.harness.verdict import Ending
 from policies.refusal import Refused
 from policies.units import RunView
 from policies.work import WorkSelector
@@ -24,16 +25,7 @@ __all__ = ["ENDINGS", "ActiveRun", "Now", "Runs"]
 
 # An open run may be resumed after a crash or a reboot; after this long without a driver nobody will.
 STALE_AFTER = timedelta(hours=24)
-ENDINGS = (
-    "no slowdown shown",
-    "slowdown",
-    "inconclusive",
-    "refused",
-    "no_dose",
-    "harm_suspected",
-    "aborted",
-    "interrupted",
-)
+ENDINGS = get_args(Ending)
 
 
 @dataclass(slots=True)

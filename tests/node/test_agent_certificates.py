@@ -285,3 +285,12 @@ def test_a_pass_that_the_agent_did_not_believe_is_no_first_pass(node: Node) -> N
     assert "recomputed" in node.refused("lie")
     node.run("r1", margin=0.1)
     assert "two passes" in node.refused("r1")
+
+
+def test_a_revocation_that_the_agent_died_before_is_made_up_for_at_its_start(node: Node) -> None:
+    node.run("high", duty=0.3, dose=0.3)
+    node.offer("high")
+    node.run("bad", ratio=0.3, ending="aborted", duty=0.2, dose=0.2)
+    node.agent.runs.change("bad", ending="slowdown")  # as if the agent had died right after the end was written
+    node.certifier = Certifier(node.agent, node.planner)
+    assert node.listed()[0]["validity"]["state"] == "revoked"
