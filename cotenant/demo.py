@@ -92,6 +92,8 @@ def run_demo(*, full: bool, keep: bool, out: Path) -> OperationResult:
     os.environ["COTENANT_HOME"] = str(home)
     # Prefect's usual port is left to the user's own server.
     os.environ["COTENANT_SERVER_PORT"] = str(_any_port())
+    # The flow costs CPU only while it starts, before any window; at idle priority that takes minutes on a busy machine.
+    os.environ["COTENANT_FLOW_PRIORITY"] = "normal"
     demo = Demo(home, out.expanduser().resolve())
     try:
         with _interruptible():
