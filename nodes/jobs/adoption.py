@@ -14,7 +14,7 @@ from nodes.jobs.registry import AttemptRow, Job
 from nodes.jobs.workdir import AttemptDir, read_document
 from policies.jobs import Stop
 
-__all__ = ["carriers", "revive"]
+__all__ = ["carriers", "reopen", "revive", "sweep"]
 
 
 def revive(row: AttemptRow, job: Job, jobs_dir: Path, system: System, now: float) -> Attempt:
@@ -85,3 +85,20 @@ def _own_pids() -> Iterable[int]:
             with contextlib.suppress(OSError):
                 if os.stat(f"/proc/{name}").st_uid == uid:
                     yield int(name)
+
+
+def reopen(attempt: Attempt) -> bool:
+    """Take hold of the FIFO again and write the first byte; False where it is gone."""
+    try:
+        attempt.pipe = os.open(attempt.folder.fifo, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    attempt.heartbeat()
+    return True
+
+
+def sweep(jobs_dir: Path, keep: set[str]) -> None:
+    """Folders of attempts whose end is recorded: a crash may have come before they were deleted."""
+    for folder in jobs_dir.iterdir():
+        if folder.is_dir() and folder.name not in keep:
+            AttemptDir(folder).remove()

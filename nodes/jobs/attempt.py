@@ -17,15 +17,14 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from nodes.clock import utc_now
-from nodes.identity import ProcessId
-from nodes.jobs.proctree import CLOCK_TICKS, STOPPED, Proc, System, signal_tree, walk
-from nodes.jobs.workdir import AttemptDir, read_document
+from nodes.jobs.proctree import CLOCK_TICKS, signal_tree
+from nodes.jobs.tree import ProcessTree
+from nodes.jobs.workdir import read_document
 from policies.jobs import Stop
 
 __all__ = ["Attempt", "HoldWay", "hold_way"]
@@ -54,11 +53,10 @@ def hold_way(capabilities: frozenset[str]) -> HoldWay:
     return "stop"
 
 
-@dataclass
-class Attempt:
+@dataclass(kw_only=True)
+class Attempt(ProcessTree):
     """One run of a job in a runner process. Times ending in ``_mono_s`` are monotonic seconds."""
 
-    attempt_id: str
     number: int
     job_id: int
     module: str
@@ -70,14 +68,9 @@ class Attempt:
     stop_grace_s: float
     timeout_s: float | None
     feed_of: str | None
-    folder: AttemptDir
-    system: System
     spawned_mono_s: float
     duty: float | None = None
     threads: int | None = None
-    launcher: ProcessId | None = None
-    runner: ProcessId | None = None
-    process: subprocess.Popen[bytes] | None = None
     pipe: int = -1
     adopted: bool = False
     ran_before_s: float = 0.0
@@ -91,7 +84,6 @@ class Attempt:
     stopping: Stop | None = None
     stop_since_mono_s: float | None = None
     unkillable: bool = False
-    launcher_lost: bool = False
     ended_mono_s: float | None = None
     cpu_s: float | None = None
     """CPU seconds of the whole tree from start to end, once the attempt has ended; None before."""
@@ -104,7 +96,6 @@ class Attempt:
     _term_at: float | None = None
     _kill_at: float | None = None
     _lost_seen: int = 0
-    _known: dict[int, int] = field(default_factory=dict)
     _spans: list[tuple[float, float | None]] = field(default_factory=list)
 
     # -- what it is doing -----------------------------------------------------------------------------------------------
@@ -170,10 +161,7 @@ class Attempt:
             return
         if self.runner is None:
             self._meet_runner()
-        if self.runner is not None:
-            self._known.setdefault(self.runner.pid, self.runner.start_ticks)
-        for pid, ticks in self._known.items():
-            self.system.kill(pid, ticks, signal.SIGSTOP)
+        self._signal_known(signal.SIGSTOP)
 
     def hold(self, reason: str, now: float, *, unlimited: bool = False) -> bool:
         """Keep it from running; False where it has no way to be held and must be stopped instead."""
@@ -276,10 +264,7 @@ class Attempt:
         if self._launcher_acted(now):
             notes.append("lost")
         self._look_for_phase(now)
-        tree = self.tree()
-        if tree and self.launcher is not None and tree[0].pid == self.launcher.pid and not tree[0].dead:
-            # Of a launcher that is dead or a zombie nothing hangs any more: what was known until now is what is left.
-            self._known = {proc.pid: proc.start_ticks for proc in tree[1:] if not proc.dead}
+        self.remember()
         if self.stopping is not None:
             self._advance_stop(now)
         elif self.hold_reason is not None:
@@ -304,13 +289,6 @@ class Attempt:
         elif self.hold_reason is not None and not self.hold_confirmed:
             due.append(0.02 if self._frozen else HOLD_CHECK_S / 2.0)
         return min(due)
-
-    def _meet_runner(self) -> None:
-        told = read_document(self.folder.root / "runner.json")
-        if told is not None and told.get("attempt_id") == self.attempt_id:
-            self.runner = ProcessId.from_dict(told)
-            # Documents written before it was known came without a nudge, and it may have read an older one already.
-            self.system.kill(self.runner.pid, self.runner.start_ticks, signal.SIGUSR1)
 
     def _launcher_acted(self, now: float) -> bool:
         """Whether the launcher took the agent for gone since the last look; its act becomes this attempt's state."""
@@ -346,29 +324,6 @@ class Attempt:
         with contextlib.suppress(OSError), open(path, "rb") as file:
             self.phase = file.read(200).decode("utf-8", "replace").strip()
 
-    # -- the tree -------------------------------------------------------------------------------------------------------
-
-    def tree(self) -> list[Proc]:
-        """Launcher first, then all below it; after the launcher's death what is left of what was known."""
-        roots = [(self.launcher.pid, self.launcher.start_ticks)] if self.launcher is not None else []
-        if self.launcher_lost:
-            roots += list(self._known.items())
-            if self.runner is not None:
-                roots.append((self.runner.pid, self.runner.start_ticks))
-        return walk(self.system, roots)
-
-    def members(self) -> list[Proc]:
-        """The tree without its launcher, which is never stopped or killed: it reports the end."""
-        keeper = self.launcher.pid if self.launcher is not None else -1
-        return [proc for proc in self.tree() if proc.pid != keeper]
-
-    def _nudge(self, sig: int) -> None:
-        """To the runner process alone."""
-        if self.runner is None:
-            self._meet_runner()
-        if self.runner is not None:
-            self.system.kill(self.runner.pid, self.runner.start_ticks, sig)
-
     def _document(self, **change: Any) -> None:
         """Write a newer control document and nudge."""
         document: dict[str, Any] = {
@@ -380,21 +335,6 @@ class Attempt:
         }
         self.folder.write_control(document)
         self._nudge(signal.SIGUSR1)
-
-    def _freeze(self, passes: int = 5) -> bool:
-        """Stop every process until a walk finds none running; False where some are not stopped yet."""
-        for _ in range(passes):
-            members = self.members()
-            running = [proc for proc in members if proc.state not in STOPPED and not proc.dead]
-            if not running:
-                return bool(members)
-            signal_tree(self.system, running, signal.SIGSTOP)
-        return False
-
-    def _thaw(self) -> None:
-        """Children first, so that a parent that waits for them finds them running."""
-        stopped = [proc for proc in self.members() if proc.state in STOPPED]
-        signal_tree(self.system, stopped[::-1], signal.SIGCONT)
 
     def _confirm_hold(self, now: float) -> bool:
         if self._frozen:
@@ -419,12 +359,6 @@ class Attempt:
         if self._kill_at is not None and now >= self._kill_at:
             signal_tree(self.system, self.members(), signal.SIGKILL)
             self.unkillable = now - self._kill_at > UNKILLABLE_AFTER_S
-
-    def kill_leftovers(self, strangers: list[Proc]) -> bool:
-        """After the launcher's death: kill what is left (and ``strangers`` that carry this attempt's id); True when nothing is."""
-        left = [proc for proc in (*self.members(), *strangers) if not proc.dead]
-        signal_tree(self.system, left, signal.SIGKILL)
-        return not left
 
     def close(self) -> None:
         if self.pipe >= 0:

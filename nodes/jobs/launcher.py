@@ -26,14 +26,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nodes.jobs import proctree
+    from nodes.jobs import proctree, runnerstart
 else:
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     import proctree
+    import runnerstart
 
     del sys.path[0]
 
-PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 GO_TIMEOUT_S = 30.0
 LOST_POLL_S = 0.2
@@ -45,62 +45,10 @@ FREEZE_DEADLINE_S = 10.0
 OUTPUT_BYTES = 1 << 20
 
 
-def write_json(path: str, document: dict[str, Any]) -> None:
-    """Whole or not at all, and there after a power cut."""
-    temporary = f"{path}.{os.getpid()}.tmp"
-    with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(document, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def read_json(path: str) -> dict[str, Any]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            raw = json.load(file)
-    except (OSError, ValueError):
-        return {}
-    return raw if isinstance(raw, dict) else {}
-
-
-class Output:
-    """One of the runner's output streams: the first ``limit`` bytes go to a file, the rest is read and dropped."""
-
-    def __init__(self, path: str, limit: int) -> None:
-        self.read_fd, self.write_fd = os.pipe()
-        os.set_blocking(self.read_fd, False)
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        self._left = limit
-
-    def pump(self) -> bool:
-        """Move what is there; False when every writer has closed."""
-        while True:
-            try:
-                data = os.read(self.read_fd, 65536)
-            except BlockingIOError:
-                return True
-            if not data:
-                return False
-            keep = data[: self._left]
-            self._left -= len(keep)
-            try:
-                if keep:
-                    os.write(self._file, keep)
-            except OSError:
-                # a full disk costs the log, not the attempt
-                self._left = 0
-
-
 class Launcher:
     def __init__(self, folder: str) -> None:
         self.folder = folder
-        self.told = read_json(os.path.join(folder, "launch.json"))
+        self.told = runnerstart.read_json(os.path.join(folder, "launch.json"))
         self.system = proctree.ProcSystem()
         self.capabilities = set(self.told["capabilities"])
         self.grace_s = float(self.told["stop_grace_s"])
@@ -122,7 +70,7 @@ class Launcher:
         self.pause_sample: tuple[float, int] | None = None
         self.pause_check_at = 0.0
         self.fifo = -1
-        self.outputs: list[Output] = []
+        self.outputs: list[runnerstart.Output] = []
 
     def path(self, name: str) -> str:
         return os.path.join(self.folder, name)
@@ -144,7 +92,10 @@ class Launcher:
         limit = int(self.told.get("output_bytes", OUTPUT_BYTES))
         # Before the fork: a nudge must not meet the default action in a child that has not come to its own yet.
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-        self.outputs = [Output(self.path("stdout.log"), limit), Output(self.path("stderr.log"), limit)]
+        self.outputs = [
+            runnerstart.Output(self.path("stdout.log"), limit),
+            runnerstart.Output(self.path("stderr.log"), limit),
+        ]
         self._spawn()
         self._watch(wake_read)
         self._clear_away()
@@ -174,7 +125,7 @@ class Launcher:
     def _tell(self, name: str, proc: proctree.Proc) -> None:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             boot_id = file.read().strip()
-        write_json(
+        runnerstart.write_json(
             self.path(name),
             {
                 "attempt_id": self.told["attempt_id"],
@@ -186,13 +137,12 @@ class Launcher:
         )
 
     def _spawn(self) -> None:
-        libc = ctypes.CDLL(None, use_errno=True)
         parent = os.getpid()
         self.started_mono = time.monotonic()
         pid = os.fork()
         if pid == 0:
             try:
-                self._become_runner(libc, parent)
+                runnerstart.become_runner(self.told, [output.write_fd for output in self.outputs], parent)
             except BaseException as error:
                 os.write(2, f"cannot start {self.told['argv'][0]!r}: {error}\n".encode())
             finally:
@@ -202,39 +152,6 @@ class Launcher:
         self.runner = self.system.stat(pid)
         assert self.runner is not None  # our own child, not reaped yet
         self._tell("runner.json", self.runner)
-
-    def _become_runner(self, libc: ctypes.CDLL, parent: int) -> None:
-        libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(127)  # the launcher died between fork and prctl: the signal will never come
-        signal.set_wakeup_fd(-1)
-        for number in range(1, signal.NSIG):
-            if number not in (signal.SIGKILL, signal.SIGSTOP, signal.SIGUSR1):
-                try:
-                    signal.signal(number, signal.SIG_DFL)
-                except (OSError, ValueError, RuntimeError):
-                    pass
-        # an early nudge must be lost, not fatal: the runner installs its handler and then reads
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        os.setpgid(0, 0)
-        null = os.open("/dev/null", os.O_RDONLY)
-        os.dup2(null, 0)
-        os.dup2(self.outputs[0].write_fd, 1)
-        os.dup2(self.outputs[1].write_fd, 2)
-        os.closerange(3, max(256, min(os.sysconf("SC_OPEN_MAX"), 1 << 20)))
-        try:
-            # the kernel's own choice under memory pressure must fall on fleet work
-            with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-                file.write(str(int(self.told.get("oom_score_adj", 1000))))
-        except OSError:
-            pass
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        os.umask(0o077)
-        os.chdir(self.told["cwd"])
-        if self.told.get("start_stopped"):
-            os.kill(os.getpid(), signal.SIGSTOP)
-        os.execve(self.told["argv"][0], self.told["argv"], self.told["env"])
 
     # -- watch ----------------------------------------------------------------------------------------------------------
 
@@ -318,7 +235,9 @@ class Launcher:
         else:
             self.end(why)
         try:
-            write_json(self.path("lost.json"), {"count": self.lost_count, "why": why, "how": how, "mono_s": now})
+            runnerstart.write_json(
+                self.path("lost.json"), {"count": self.lost_count, "why": why, "how": how, "mono_s": now}
+            )
         except OSError:
             pass
 
@@ -387,7 +306,7 @@ class Launcher:
     def _document(self, **change: Any) -> None:
         """Newer control document than the last one, then the nudge, to the runner alone."""
         path = os.path.join(self.told["workdir"], "control.json")
-        last = read_json(path)
+        last = runnerstart.read_json(path)
         seq = last.get("seq")
         document = {**last, **change, "seq": (seq if isinstance(seq, int) else 0) + 1}
         temporary = path + ".launcher.tmp"
@@ -442,7 +361,7 @@ class Launcher:
         deadline = time.monotonic() + self.adopt_s
         while time.monotonic() < deadline:
             try:
-                write_json(self.path("exit.json"), document)
+                runnerstart.write_json(self.path("exit.json"), document)
                 return
             except FileNotFoundError:
                 return  # the attempt's folder is gone: nobody wants to know

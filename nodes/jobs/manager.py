@@ -5,25 +5,24 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
-import secrets
 import sqlite3
 import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from nodes.clock import monotonic_s, utc_iso
-from nodes.identity import ProcessId, boot_id, identify, liveness
+from nodes.identity import ProcessId, boot_id, identify
 from nodes.jobs import results
-from nodes.jobs.adoption import carriers, revive
+from nodes.jobs.adoption import reopen, revive, sweep
 from nodes.jobs.attempt import Attempt, hold_way
+from nodes.jobs.collecting import Collector
+from nodes.jobs.jobqueue import JobQueue, Journal, Modules
 from nodes.jobs.proctree import ProcSystem, System
 from nodes.jobs.registry import Job, Registry
-from nodes.jobs.starting import ModuleLike, prepare, spawn
-from nodes.jobs.workdir import AttemptDir, read_document
+from nodes.jobs.starting import new_attempt, prepare, row_of, spawn
 from policies.jobs import Stop
 from policies.refusal import Refused
 
@@ -36,15 +35,8 @@ ADOPT_S = 600.0
 RECENT_KEPT = 256
 START_RETRY_S = 30.0
 
-Journal = Callable[[str, dict[str, Any]], None]
 
-
-class Modules(Protocol):
-    def get(self, name: str) -> ModuleLike | None: ...
-    def ready(self, name: str) -> tuple[bool, str]: ...
-
-
-class JobManager:
+class JobManager(JobQueue):
     """All jobs of a node.
 
     Args:
@@ -70,80 +62,21 @@ class JobManager:
         silence_s: float = SILENCE_S,
         adopt_s: float = ADOPT_S,
     ) -> None:
+        super().__init__(Registry(db), modules, journal, clock)
         self.node_dir = Path(node_dir)
-        self.registry = Registry(db)
-        self._modules = modules
-        self._journal = journal
-        self._clock = clock
         self._system = system or ProcSystem()
         self._device_env = dict(device_env or {})
         self.silence_s = silence_s
         self.adopt_s = adopt_s
         self._live: dict[str, Attempt] = {}
         self._recent: deque[Attempt] = deque(maxlen=RECENT_KEPT)
-        self._retry_at: dict[int, float] = {}
-        self._unrecorded: set[str] = set()
+        self._unkillable: set[str] = set()
         self._zombies: list[subprocess.Popen[bytes]] = []
         self._jobs_dir = self.node_dir / "jobs"
         self._jobs_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._collector = Collector(self.node_dir, self.registry, self._system, journal)
 
     # -- jobs -----------------------------------------------------------------------------------------------------------
-
-    def submit(
-        self,
-        module: str,
-        stage: str | None,
-        payload: Any,
-        *,
-        timeout_s: float | None = None,
-        feed_of: str | None = None,
-    ) -> Job:
-        """Queue a job; ``stage`` None is the module's default stage.
-
-        Raises:
-            Refused: no such module or stage, or a payload that is no JSON.
-        """
-        found = self._modules.get(module)
-        if found is None or found.manifest is None:
-            why = "there is no such module on this node" if found is None else "its manifest is broken"
-            raise Refused("JOB_NO_MODULE", f"module {module!r}", why, "cotenant module list")
-        manifest = found.manifest
-        wanted = manifest.stage(stage)
-        if wanted is None:
-            names = ", ".join(item.name for item in manifest.stages)
-            raise Refused(
-                "JOB_NO_STAGE", f"stage {stage!r}", f"{manifest.short} has the stages {names}", "name one of them"
-            )
-        if timeout_s is not None and not 0.0 < timeout_s < float("inf"):
-            raise Refused(
-                "JOB_BAD_TIMEOUT", f"timeout {timeout_s}", "must be above 0 seconds", "leave it out for the stage's own"
-            )
-        try:
-            json.dumps(payload, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise Refused("JOB_BAD_PAYLOAD", "payload", f"is no JSON: {error}", "give JSON values only") from None
-        job = self.registry.add_job(
-            manifest.module.id,
-            manifest.short,
-            wanted.name,
-            payload,
-            timeout_s if timeout_s is not None else wanted.timeout_s,
-            wanted.retry.max_attempts,
-            feed_of,
-        )
-        self._journal("JOB_QUEUED", {"job": job.job, "module": job.module, "stage": job.stage, "feed_of": feed_of})
-        return job
-
-    def waiting(self) -> list[Job]:
-        """Jobs that may be started now, oldest first (one that waits out a retry's backoff is not among them)."""
-        now = self._clock()
-        return [job for job in self.registry.waiting() if self._retry_at.get(job.job, now) <= now]
-
-    def job(self, job_id: int) -> Job:
-        found = self.registry.job(job_id)
-        if found is None:
-            raise Refused("JOB_UNKNOWN", f"job {job_id}", "there is no such job", "cotenant job list")
-        return found
 
     def record(self, job: Job) -> dict[str, Any]:
         """The job as the socket shows it, with what its live attempt does right now."""
@@ -185,14 +118,6 @@ class JobManager:
             )
         self._journal("JOB_CANCELLED", {"job": job_id, "reason": reason})
         return self.job(job_id)
-
-    def note_waiting(self, job_id: int, code: str | None, reason: str | None, remedy: str | None = None) -> None:
-        """Keep why a job waits, for people. Journaled when it changes."""
-        job = self.job(job_id)
-        if job.state == "waiting" and (job.code, job.reason) != (code, reason):
-            self.registry.change_job(job_id, code=code, reason=reason, remedy=remedy)
-            if code is not None:
-                self._journal("JOB_WAITING", {"job": job_id, "code": code, "reason": reason})
 
     # -- attempts -------------------------------------------------------------------------------------------------------
 
@@ -247,42 +172,10 @@ class JobManager:
                 "its module can neither pause nor be frozen",
                 "start it when it may run",
             )
-        number = job.attempts + 1
-        attempt = Attempt(
-            attempt_id=f"{job.job}-{number}-{secrets.token_hex(4)}",
-            number=number,
-            job_id=job.job,
-            module=job.module,
-            short=job.short,
-            stage=job.stage,
-            capabilities=manifest.capabilities,
-            cores=stage.requires.resources.cpu,
-            mem_gb=stage.requires.resources.mem_gb,
-            stop_grace_s=manifest.runner.stop_grace_s,
-            timeout_s=job.timeout_s,
-            feed_of=job.feed_of,
-            folder=AttemptDir(self._jobs_dir / "new"),
-            system=self._system,
-            spawned_mono_s=self._clock(),
-            duty=duty,
-            threads=threads,
+        attempt = new_attempt(
+            job, manifest, stage, self._jobs_dir, self._system, self._clock(), duty=duty, threads=threads
         )
-        attempt.folder = AttemptDir(self._jobs_dir / attempt.attempt_id)
-        self.registry.add_attempt(
-            {
-                "attempt": attempt.attempt_id,
-                "job": job.job,
-                "number": number,
-                "bundle": str(module.bundle),
-                "capabilities": json.dumps(sorted(attempt.capabilities)),
-                "cores": attempt.cores,
-                "mem_gb": attempt.mem_gb,
-                "stop_grace_s": attempt.stop_grace_s,
-                "boot_id": boot_id(),
-                "duty": duty,
-                "started_at": utc_iso(),
-            }
-        )
+        self.registry.add_attempt(row_of(attempt, module.bundle))
         self._live[attempt.attempt_id] = attempt
         try:
             prepare(
@@ -428,8 +321,8 @@ class JobManager:
             self.stop(attempt.attempt_id, "held for ten minutes", requeue=True, fault=False)
         if "timeout" in notes:
             self.stop(attempt.attempt_id, f"ran longer than {attempt.timeout_s:g} s", requeue=True, fault=True)
-        if attempt.unkillable and attempt.attempt_id not in self._unrecorded:
-            self._unrecorded.add(attempt.attempt_id)
+        if attempt.unkillable and attempt.attempt_id not in self._unkillable:
+            self._unkillable.add(attempt.attempt_id)
             pids = [proc.pid for proc in attempt.members() if not proc.dead]
             self._journal("JOB_UNKILLABLE", {"job": attempt.job_id, "attempt": attempt.attempt_id, "pids": pids})
         self._collect(attempt, now)
@@ -447,68 +340,18 @@ class JobManager:
 
     def _collect(self, attempt: Attempt, now: float) -> None:
         """Finish an attempt whose end is known."""
-        path = attempt.folder.root / "exit.json"
-        told = read_document(path)
-        if told is None:
-            if not self._launcher_gone(attempt):
-                return
-            told = read_document(path)  # it may have written it just before it went
-        if told is None:
-            if not attempt.launcher_lost:
-                attempt.launcher_lost = True
-                self._journal("JOB_LAUNCHER_LOST", {"job": attempt.job_id, "attempt": attempt.attempt_id})
-            if not attempt.kill_leftovers(carriers(self._system, attempt.attempt_id, attempt.folder.work)):
-                return
-        try:
-            self._finish(attempt, told, now)
-        except (sqlite3.Error, OSError, ValueError) as error:
-            # one attempt's end must not keep the others from being stepped;
-            # the work directory stays until the end is recorded; the next tick tries again
-            if attempt.attempt_id not in self._unrecorded:
-                self._unrecorded.add(attempt.attempt_id)
-                self._journal("JOURNAL_LOST", {"job": attempt.job_id, "attempt": attempt.attempt_id, "why": str(error)})
-
-    def _launcher_gone(self, attempt: Attempt) -> bool:
-        if attempt.process is not None:
-            return attempt.process.poll() is not None
-        return attempt.launcher is None or liveness(attempt.launcher) == "gone"
-
-    def _finish(self, attempt: Attempt, told: Mapping[str, Any] | None, now: float) -> None:
-        job = self.job(attempt.job_id)
-        ending = results.conclude(attempt, job, told, now, self.node_dir)
-        self.registry.end_attempt(attempt.attempt_id, job.job, ending.attempt_change, ending.job_change)
-        verdict = ending.verdict
-        # from here on the end is recorded, whatever happens
-        attempt.ended_mono_s = now
-        attempt.cpu_s = ending.cpu_s
-        attempt.close_span(now)
-        attempt.close()
+        ending = self._collector.collect(attempt, self.job(attempt.job_id), now)
+        if ending is None:
+            return
         self._live.pop(attempt.attempt_id, None)
+        self._unkillable.discard(attempt.attempt_id)
         self._recent.append(attempt)
         if attempt.process is not None:
             self._zombies.append(attempt.process)
-        facts = {
-            "job": job.job,
-            "attempt": attempt.attempt_id,
-            "exit": ending.facts.exit_code,
-            "signal": ending.facts.signal,
-            "outcome": verdict.outcome,
-            "fault": verdict.fault,
-            "reason": verdict.reason,
-            "ended_by": ending.facts.stop.by if ending.facts.stop is not None else None,
-        }
-        self._journal("JOB_ENDED", facts)
-        if verdict.next == "requeue":
-            if verdict.wait:
-                self._retry_at[job.job] = now + ending.backoff_s
-            self._journal(
-                "JOB_REQUEUED",
-                {"job": job.job, "reason": verdict.reason, "fault": verdict.fault, "counts": verdict.counts},
-            )
-        else:
-            self._retry_at.pop(job.job, None)
-            results.forget_events(self._jobs_dir, job.job)
-        attempt.folder.remove()
+        if ending.verdict.next == "requeue" and ending.verdict.wait:
+            self._retry_at[attempt.job_id] = now + ending.backoff_s
+        elif ending.verdict.next == "end":
+            self._retry_at.pop(attempt.job_id, None)
 
     # -- restart and end of the agent -----------------------------------------------------------------------------------
 
@@ -524,10 +367,10 @@ class JobManager:
             attempt = revive(row, self.job(row.job), self._jobs_dir, self._system, now)
             self._live[attempt.attempt_id] = attempt
             ended = (attempt.folder.root / "exit.json").exists()
-            if ended or self._launcher_gone(attempt):
+            if ended or attempt.launcher_gone():
                 self._collect(attempt, now)
                 continue
-            if not self._reopen(attempt):
+            if not reopen(attempt):
                 self.stop(attempt.attempt_id, "its pipe is gone", requeue=True, fault=False)
             attempt.adopted = True
             if attempt.stopping is not None:
@@ -540,22 +383,8 @@ class JobManager:
                     attempt.hold_reason = "adopted"
             taken.append(attempt)
             self._journal("JOB_ADOPTED", {"job": attempt.job_id, "attempt": attempt.attempt_id, "state": attempt.state})
-        self._sweep({row.attempt for row in rows})
+        sweep(self._jobs_dir, {row.attempt for row in rows} | set(self._live))
         return [attempt for attempt in taken if attempt.attempt_id in self._live]
-
-    def _reopen(self, attempt: Attempt) -> bool:
-        try:
-            attempt.pipe = os.open(attempt.folder.fifo, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            return False
-        attempt.heartbeat()
-        return True
-
-    def _sweep(self, keep: set[str]) -> None:
-        """Folders of attempts whose end is recorded: a crash may have come before they were deleted."""
-        for folder in self._jobs_dir.iterdir():
-            if folder.is_dir() and folder.name not in keep and folder.name not in self._live:
-                AttemptDir(folder).remove()
 
     def shutdown(self, now: float) -> None:
         """The agent ends in order: stop and requeue every attempt. Goes on in ``tick`` until ``attempts()`` is empty."""

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from nodes.clock import utc_iso
+from nodes.identity import boot_id
 from nodes.jobs.attempt import Attempt, limits
+from nodes.jobs.proctree import System
 from nodes.jobs.registry import Job
 from nodes.jobs.results import give_earlier_events
-from nodes.jobs.workdir import runner_environment, spec_document, write_document
-from policies.manifest import Manifest
+from nodes.jobs.workdir import AttemptDir, runner_environment, spec_document, write_document
+from policies.manifest import Manifest, Stage
 
-__all__ = ["ModuleLike", "Watch", "prepare", "spawn"]
+__all__ = ["ModuleLike", "Watch", "new_attempt", "prepare", "row_of", "spawn"]
 
 LAUNCHER = Path(__file__).with_name("launcher.py")
 
@@ -43,6 +48,58 @@ class Watch(Protocol):
     def silence_s(self) -> float: ...
     @property
     def adopt_s(self) -> float: ...
+
+
+def new_attempt(
+    job: Job,
+    manifest: Manifest,
+    stage: Stage,
+    jobs_dir: Path,
+    system: System,
+    now: float,
+    *,
+    duty: float | None,
+    threads: int | None,
+) -> Attempt:
+    """The next attempt of a job, as its module's manifest says; nothing exists of it yet."""
+    number = job.attempts + 1
+    attempt_id = f"{job.job}-{number}-{secrets.token_hex(4)}"
+    return Attempt(
+        attempt_id=attempt_id,
+        number=number,
+        job_id=job.job,
+        module=job.module,
+        short=job.short,
+        stage=job.stage,
+        capabilities=manifest.capabilities,
+        cores=stage.requires.resources.cpu,
+        mem_gb=stage.requires.resources.mem_gb,
+        stop_grace_s=manifest.runner.stop_grace_s,
+        timeout_s=job.timeout_s,
+        feed_of=job.feed_of,
+        folder=AttemptDir(jobs_dir / attempt_id),
+        system=system,
+        spawned_mono_s=now,
+        duty=duty,
+        threads=threads,
+    )
+
+
+def row_of(attempt: Attempt, bundle: Path) -> dict[str, Any]:
+    """The attempt's row in the spawn registry."""
+    return {
+        "attempt": attempt.attempt_id,
+        "job": attempt.job_id,
+        "number": attempt.number,
+        "bundle": str(bundle),
+        "capabilities": json.dumps(sorted(attempt.capabilities)),
+        "cores": attempt.cores,
+        "mem_gb": attempt.mem_gb,
+        "stop_grace_s": attempt.stop_grace_s,
+        "boot_id": boot_id(),
+        "duty": attempt.duty,
+        "started_at": utc_iso(),
+    }
 
 
 def prepare(
