@@ -7,6 +7,7 @@ Working set = usage − inactive file pages: cached model files are not
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from policies.memory_guard import Pool
@@ -46,12 +47,16 @@ def _stat(path: Path, key: str) -> int:
 
 def _group_dirs(proc: Path, sys: Path) -> list[tuple[Path, str]]:
     """(directory, version) of this process's memory groups up to the root."""
-    found = []
     try:
-        lines = (proc / "self/cgroup").read_text().splitlines()
+        return _dirs_of((proc / "self/cgroup").read_text(), sys)
     except OSError:
         return []
-    for line in lines:
+
+
+@lru_cache(maxsize=4)
+def _dirs_of(membership: str, sys: Path) -> list[tuple[Path, str]]:
+    found = []
+    for line in membership.splitlines():
         _, controllers, path = line.split(":", 2)
         if "memory" in controllers.split(","):
             root, version = sys / "fs/cgroup/memory", "v1"
@@ -75,9 +80,10 @@ def _group_pools(proc: Path, sys: Path) -> list[Pool]:
         names = ("memory.max", "memory.current", "inactive_file")
         if version == "v1":
             names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-        limit, used = _number(at / names[0]), _number(at / names[1])
+        limit = _number(at / names[0])
         if limit is None or limit >= NO_LIMIT_BYTES:
             continue
+        used = _number(at / names[1])
         available = None if used is None else max(0, limit - max(0, used - _stat(at / "memory.stat", names[2])))
         found.append(Pool(limit, available, f"control group {at}"))
     return found

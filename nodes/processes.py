@@ -42,7 +42,6 @@ Identity = tuple[int, int | None]
 @dataclass(slots=True)
 class _Entry:
     info: ProcInfo
-    young_until_s: float
     parent: Identity | None = None  # who it descends from, kept when that process is gone
 
 
@@ -78,6 +77,7 @@ class ProcessTable:
         self._entries: dict[int, _Entry] = {}
         self._dead_parents: dict[Identity, Identity | None] = {}
         self._cpu: dict[Identity, tuple[float, float, float | None]] = {}  # seconds, read at, cores
+        self._young_until_s: dict[int, float] = {}
         self._last_pid = 0
         self._now_s = 0.0
         self._turn: list[int] = []
@@ -89,11 +89,11 @@ class ProcessTable:
     def refresh(self, now_s: float) -> None:
         """Looks at what may have changed; ``now_s`` is monotonic. Raises OSError only where ``/proc`` cannot be listed."""
         self._now_s = now_s
-        pids = {int(name) for name in os.listdir(self._proc) if name.isdigit()}
+        pids = set(map(int, filter(str.isdigit, os.listdir(self._proc))))
         appeared: list[ProcInfo] = []
         changed: list[ProcInfo] = []
-        gone = [self._remove(pid) for pid in list(self._entries) if pid not in pids]
-        fresh = [pid for pid in pids if pid not in self._entries]
+        gone = [self._remove(pid) for pid in self._entries.keys() - pids]
+        fresh = pids - self._entries.keys()
         for pid in self._suspects():
             self._look_again(pid, appeared, changed, gone)
         for pid in fresh:
@@ -194,10 +194,10 @@ class ProcessTable:
     def _suspects(self) -> list[int]:
         """Known pids to read again: young ones, those the kernel may have given out anew, and some in turn."""
         before, self._last_pid = self._last_pid, self._read_last_pid()
-        again = []
-        for pid, entry in self._entries.items():
-            if self._now_s < entry.young_until_s or _given_out(pid, before, self._last_pid):
-                again.append(pid)
+        again = [pid for pid, until_s in self._young_until_s.items() if self._now_s < until_s]
+        self._young_until_s = {pid: self._young_until_s[pid] for pid in again}
+        if before != self._last_pid:
+            again += [pid for pid in self._entries if _given_out(pid, before, self._last_pid)]
         if not self._turn:
             self._turn = [pid for pid, entry in self._entries.items() if not entry.info.kernel_thread]
         share = -(-len(self._entries) // CYCLE)
@@ -216,11 +216,14 @@ class ProcessTable:
             info = self._read(pid)
         except _Gone:
             return
-        self._entries[pid] = _Entry(info, self._now_s + (0.0 if info.kernel_thread else YOUNG_S))
+        self._entries[pid] = _Entry(info)
+        if not info.kernel_thread:
+            self._young_until_s[pid] = self._now_s + YOUNG_S
         appeared.append(info)
 
     def _remove(self, pid: int) -> ProcInfo:
         entry = self._entries.pop(pid)
+        self._young_until_s.pop(pid, None)
         who = (pid, entry.info.start_ticks)
         self._dead_parents[who] = entry.parent
         self._cpu.pop(who, None)
@@ -254,7 +257,7 @@ class ProcessTable:
         info = _keeping(known, info)
         if info != known:
             entry.info = info
-            entry.young_until_s = max(entry.young_until_s, self._now_s + YOUNG_S)
+            self._young_until_s[pid] = self._now_s + YOUNG_S
             changed.append(info)
 
     # -- who descends from whom

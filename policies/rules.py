@@ -21,6 +21,7 @@ __all__ = [
     "RuleEvent",
     "RuleState",
     "Verdict",
+    "Verdicts",
     "expand_home",
     "group",
     "groups",
@@ -155,7 +156,30 @@ def _named(name: str, proc: ProcInfo) -> Verdict:
     return "no" if any(each.startswith(proc.name) and each != proc.name for each in longer) else "yes"
 
 
-def group(rule: Rule, procs: Iterable[ProcInfo], exclude_pids: Collection[int] = ()) -> Group:
+class Verdicts:
+    """What each rule's ``match`` said of each process, kept from one look to the next: a process whose facts are the same
+    object as before is not matched again. Only for speed: the answers are those of ``matches``.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Match, dict[int, tuple[ProcInfo, Verdict]]]] = {}
+
+    def of(self, rule: Rule, table: Mapping[int, ProcInfo]) -> dict[int, Verdict]:
+        """Verdict by pid. What is no longer in ``table`` is forgotten, and all of a rule whose ``match`` is another."""
+        match, before = self._known.get(rule.id, (rule.match, {}))
+        if match != rule.match:
+            before = {}
+        now: dict[int, tuple[ProcInfo, Verdict]] = {}
+        for pid, proc in table.items():
+            known = before.get(pid)
+            now[pid] = known if known is not None and known[0] is proc else (proc, matches(rule.match, proc))
+        self._known[rule.id] = (rule.match, now)
+        return {pid: verdict for pid, (_, verdict) in now.items()}
+
+
+def group(
+    rule: Rule, procs: Iterable[ProcInfo], exclude_pids: Collection[int] = (), known: Verdicts | None = None
+) -> Group:
     """The processes of ``rule`` in one snapshot.
 
     ``exclude_pids`` (fleet processes, agent, worker, flows; identities judged against the same snapshot) belong to no
@@ -164,7 +188,7 @@ def group(rule: Rule, procs: Iterable[ProcInfo], exclude_pids: Collection[int] =
     drags no stranger in.
     """
     table = {proc.pid: proc for proc in procs if proc.pid not in exclude_pids and not proc.kernel_thread}
-    verdicts = {pid: matches(rule.match, proc) for pid, proc in table.items()}
+    verdicts = (known or Verdicts()).of(rule, table)
     certain = {pid for pid, verdict in verdicts.items() if verdict == "yes"}
     doubtful = {pid for pid, verdict in verdicts.items() if verdict == "unreadable"}
     roots = {pid for pid in certain if not _fork_of_match(table[pid], table, certain)}
@@ -177,15 +201,20 @@ def group(rule: Rule, procs: Iterable[ProcInfo], exclude_pids: Collection[int] =
     return Group(listed(roots), listed(members), listed(doubtful - members), listed(holding | members))
 
 
-def groups(rules: Sequence[Rule], procs: Iterable[ProcInfo], exclude_pids: Collection[int] = ()) -> dict[str, Group]:
+def groups(
+    rules: Sequence[Rule],
+    procs: Iterable[ProcInfo],
+    exclude_pids: Collection[int] = (),
+    known: Verdicts | None = None,
+) -> dict[str, Group]:
     """Rule id -> group, for the rules of one section. Processes of an ``ignore`` rule are seen by no other rule.
 
     Only certain matches are ignored: a process that cannot be judged still counts for holding.
     """
     snapshot = tuple(procs)
-    ignoring = {rule.id: group(rule, snapshot, exclude_pids) for rule in rules if rule.ignore}
+    ignoring = {rule.id: group(rule, snapshot, exclude_pids, known) for rule in rules if rule.ignore}
     hidden = set(exclude_pids) | {proc.pid for found in ignoring.values() for proc in found.members}
-    return {rule.id: ignoring[rule.id] if rule.ignore else group(rule, snapshot, hidden) for rule in rules}
+    return {rule.id: ignoring[rule.id] if rule.ignore else group(rule, snapshot, hidden, known) for rule in rules}
 
 
 def _fork_of_match(proc: ProcInfo, table: Mapping[int, ProcInfo], certain: Collection[int]) -> bool:
@@ -205,7 +234,7 @@ def _started_after(child: ProcInfo, parent: ProcInfo) -> bool | None:
 def _tree(tree: Tree, tops: Collection[int], table: Mapping[int, ProcInfo], *, certainly: bool) -> set[int]:
     """``tops`` and, with ``descendants``, all below them. A start time that is not known counts unless ``certainly``."""
     found = set(tops)
-    if tree == "self":
+    if tree == "self" or not found:
         return found
     children: dict[int, list[ProcInfo]] = {}
     for proc in table.values():

@@ -17,7 +17,7 @@ from nodes.processes import ProcessTable
 from nodes.sources.hub import SourceHub
 from nodes.sources.views import PhaseUpdate
 from policies.memory_guard import GuardState, MemorySignals, step_guard
-from policies.rules import Group, ProcInfo, RuleEvent, RuleState, expand_home, groups, start_rule, step_rule
+from policies.rules import Group, ProcInfo, RuleEvent, RuleState, Verdicts, expand_home, groups, start_rule, step_rule
 from policies.section import Rule, Section, timing
 from policies.units import NodeView, PhaseView, RuleView, RunView
 
@@ -62,6 +62,8 @@ class Observer:
         self._fleet: set[int] = {os.getpid()}
         self._section = Section()
         self._rules: tuple[Rule, ...] = ()
+        self._verdicts = Verdicts()
+        self._matched: tuple[Mapping[int, ProcInfo], tuple[Rule, ...]] | None = None
 
     def configure(self, section: Section) -> None:
         """A new section: rules that stay keep their timing; the rest starts anew, protected at once where it runs."""
@@ -75,6 +77,7 @@ class Observer:
         for table in (self._states, self._use, self._groups, self._sources_ok):
             for name in [name for name in table if name not in kept]:
                 del table[name]
+        self._matched = None
         self._phases.clear()
 
     # -- reading ----------------------------------------------------------------------------------------------------
@@ -82,15 +85,25 @@ class Observer:
     def refresh(self, now_s: float, trees: Mapping[str, Sequence[ProcessId]]) -> None:
         """Read processes, memory and power; step every rule's timing. ``trees``: the processes of each attempt."""
         self.table.refresh(now_s)
-        snapshot = tuple(self.table.snapshot().values())
-        self._fleet = {who.pid for tree in trees.values() for who in tree} | {os.getpid()}
-        self._groups = groups(self._rules, snapshot, self._fleet)
+        self._match({who.pid for tree in trees.values() for who in tree} | {os.getpid()})
         for rule in self._rules:
             self._step_rule(rule, self._groups[rule.id], now_s)
             self._read_use(rule, self._groups[rule.id], now_s)
             self._say_source(rule)
         self.power = power_source()
         self._read_memory(now_s, trees)
+
+    def _match(self, fleet: set[int]) -> None:
+        """Rules against processes, only where one of them is not as it was: most looks find nothing new."""
+        seen = (self.table.snapshot(), self._rules)
+        if (
+            self._matched is not None
+            and fleet == self._fleet
+            and all(a is b for a, b in zip(seen, self._matched, strict=True))
+        ):
+            return
+        self._groups = groups(self._rules, tuple(seen[0].values()), fleet, self._verdicts)
+        self._fleet, self._matched = fleet, seen
 
     def _step_rule(self, rule: Rule, found: Group, now_s: float) -> None:
         state = self._states.get(rule.id)
