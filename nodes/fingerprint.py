@@ -10,8 +10,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from policies.certificate import Fingerprint, Gpu, Program
 from policies.version import VERSION
 
@@ -144,7 +142,7 @@ def _hardware() -> dict[str, Any]:
     return {
         "cpu_model": _cpu_model(),
         "cores": os.cpu_count() or 0,
-        "memory_gib": round(psutil.virtual_memory().total / (1 << 30), 1),
+        "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / (1 << 30), 1),
         "gpus": _gpus(),
         "os_name": name,
         "os_major": major,

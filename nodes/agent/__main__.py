@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from nodes.agent.core import TICK_S, Agent
+from nodes.agent.lean import give_back_memory
 from nodes.agent.verbs import Verbs
 from nodes.client import node_dir, socket_path
 from nodes.clock import monotonic_s
@@ -78,7 +79,7 @@ async def run(home: Path, node: str, modules: Path) -> int:
     stepping = asyncio.create_task(step_jobs_for_ever(agent))
     stopping = asyncio.create_task(stop.wait())
     doctoring = asyncio.create_task(asyncio.to_thread(agent.prepare_modules))
-    doctoring.add_done_callback(lambda _: agent.evaluate("tick"))
+    doctoring.add_done_callback(lambda _: ready(agent))
     await asyncio.wait({ticking, stopping}, return_when=asyncio.FIRST_COMPLETED)
     if ticking.done() and not ticking.cancelled() and ticking.exception() is not None:
         log.error("the loop failed", exc_info=ticking.exception())
@@ -87,6 +88,12 @@ async def run(home: Path, node: str, modules: Path) -> int:
     await server.stop()
     await shut_down(agent)
     return 0 if stop.is_set() else 1
+
+
+def ready(agent: Agent) -> None:
+    """The modules are known: judge what waits for them. From here on the agent only ticks."""
+    agent.evaluate("tick")
+    give_back_memory()
 
 
 async def tick_for_ever(agent: Agent) -> None:
