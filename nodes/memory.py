@@ -26,17 +26,18 @@ class MemoryReading:
     swap_used_bytes: int | None
 
 
-def _number(path: Path) -> int | None:
+def _number(path: str) -> int | None:
     try:
-        text = path.read_text().strip()
+        with open(path, "rb") as file:
+            text = file.read().decode("ascii").strip()
         return None if text == "max" else int(text)
     except (OSError, ValueError):
         return None
 
 
-def _stat(path: Path, key: str) -> int:
+def _stat(path: str, key: str) -> int:
     try:
-        for line in path.read_text().splitlines():
+        for line in Path(path).read_text().splitlines():
             name, _, value = line.partition(" ")
             if name == key:
                 return int(value)
@@ -45,7 +46,7 @@ def _stat(path: Path, key: str) -> int:
     return 0
 
 
-def _group_dirs(proc: Path, sys: Path) -> list[tuple[Path, str]]:
+def _group_dirs(proc: Path, sys: Path) -> list[tuple[str, str]]:
     """(directory, version) of this process's memory groups up to the root."""
     try:
         return _dirs_of((proc / "self/cgroup").read_text(), sys)
@@ -54,7 +55,7 @@ def _group_dirs(proc: Path, sys: Path) -> list[tuple[Path, str]]:
 
 
 @lru_cache(maxsize=4)
-def _dirs_of(membership: str, sys: Path) -> list[tuple[Path, str]]:
+def _dirs_of(membership: str, sys: Path) -> list[tuple[str, str]]:
     found = []
     for line in membership.splitlines():
         _, controllers, path = line.split(":", 2)
@@ -66,7 +67,7 @@ def _dirs_of(membership: str, sys: Path) -> list[tuple[Path, str]]:
             continue
         at = root / path.lstrip("/")
         while True:
-            found.append((at, version))
+            found.append((str(at), version))
             if at == root or root not in at.parents:
                 break
             at = at.parent
@@ -80,11 +81,11 @@ def _group_pools(proc: Path, sys: Path) -> list[Pool]:
         names = ("memory.max", "memory.current", "inactive_file")
         if version == "v1":
             names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-        limit = _number(at / names[0])
+        limit = _number(f"{at}/{names[0]}")
         if limit is None or limit >= NO_LIMIT_BYTES:
             continue
-        used = _number(at / names[1])
-        available = None if used is None else max(0, limit - max(0, used - _stat(at / "memory.stat", names[2])))
+        used = _number(f"{at}/{names[1]}")
+        available = None if used is None else max(0, limit - max(0, used - _stat(f"{at}/memory.stat", names[2])))
         found.append(Pool(limit, available, f"control group {at}"))
     return found
 

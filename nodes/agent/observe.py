@@ -19,6 +19,7 @@ from nodes.sources.views import PhaseUpdate
 from policies.memory_guard import GuardState, MemorySignals, step_guard
 from policies.rules import Group, ProcInfo, RuleEvent, RuleState, Verdicts, expand_home, groups, start_rule, step_rule
 from policies.section import Rule, Section, timing
+from policies.section.models import Timing
 from policies.units import NodeView, PhaseView, RuleView, RunView
 
 __all__ = ["Observer"]
@@ -62,6 +63,7 @@ class Observer:
         self._fleet: set[int] = {os.getpid()}
         self._section = Section()
         self._rules: tuple[Rule, ...] = ()
+        self._timing: dict[str, Timing] = {}
         self._verdicts = Verdicts()
         self._matched: tuple[Mapping[int, ProcInfo], tuple[Rule, ...]] | None = None
 
@@ -77,6 +79,7 @@ class Observer:
         for table in (self._states, self._use, self._groups, self._sources_ok):
             for name in [name for name in table if name not in kept]:
                 del table[name]
+        self._timing = {rule.id: timing(rule, section.node.defaults) for rule in section.rules}
         self._matched = None
         self._phases.clear()
 
@@ -111,7 +114,7 @@ class Observer:
         if state is None:
             state, events = start_rule(found.present, now_s)
         else:
-            times = timing(rule, self._section.node.defaults)
+            times = self._timing[rule.id]
             state, events = step_rule(
                 state, found.present, now_s, times.enter_for_s, times.exit_after_s, times.cooldown
             )

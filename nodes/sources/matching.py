@@ -9,6 +9,7 @@ import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import lru_cache
 
 __all__ = ["Candidate", "Found", "expand_home", "find", "is_rotated_copy", "may_be_dated_copy"]
 
@@ -163,10 +164,16 @@ def _leaf(base: str, name: str, found: Found) -> None:
     if not stat.S_ISREG(info.st_mode):
         found.odd.append((path, _kind(info.st_mode)))
         return
-    real = os.path.realpath(path)
+    real = _real(path, info.st_dev, info.st_ino)
     if real != path:
         found.dirs.add(os.path.dirname(real))  # a linked file's changes are told where it lies
     found.files.append(Candidate(path, (info.st_dev, info.st_ino), info.st_mtime_ns, info.st_size))
+
+
+@lru_cache(maxsize=256)
+def _real(path: str, device: int, inode: int) -> str:
+    """Where the file lies. Looked up anew when the name leads to another file."""
+    return os.path.realpath(path)
 
 
 def _kind(mode: int) -> str:
