@@ -21,6 +21,7 @@ _ALIAS = {
     "__init__.py": '"""The SDK under the name by which modules of other hosts import it."""\n',
     "control.py": "from cotenant.sdk.control import *  # noqa: F403\n",
     "duty.py": "from cotenant.sdk.duty import *  # noqa: F403\n",
+    "supervisor.py": "from cotenant.sdk.supervisor import *  # noqa: F403\n",
 }
 
 

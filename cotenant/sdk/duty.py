@@ -9,6 +9,10 @@ at most ``CREDIT_S`` of leak, so that lateness never becomes a burst.
 
 What counts as used is what the meter counts: on a GPU the wall time in which at least one unit was open, on ``cpu`` the CPU time of
 the process and its children, in units or between them, over the cores that the stage declares.
+
+On ``cpu`` going to sleep and waking is work of the device itself: up to 0.1 ms where a virtual machine's idle core has to be woken,
+a tenth of a unit of 1 ms. So units shorter than ``BURST_S`` run a few in a row there, as many as keep the price of waking near
+``WAKE_SHARE``, and the idle after them is theirs together. Over any second that adds at most ``BURST_S``.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import resource
+import sys
 import threading
 import time
 from collections import deque
@@ -24,12 +28,16 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
+if sys.platform != "win32":
+    import resource
 if TYPE_CHECKING:
     from cotenant.sdk.control import Control
 
 __all__ = ["Duty"]
 
-CREDIT_S = 0.010
+CREDIT_S = 0.050
+BURST_S = 0.010
+WAKE_SHARE = 0.01
 REPORT_S = 2.0
 # an idle this short is slept through: waking for a document would cost more than it saves
 PLAIN_SLEEP_S = 0.003
@@ -37,6 +45,8 @@ CHILDREN_EVERY_S = 0.050
 # Waking up costs CPU time, which is owed as well. Paid before the unit it would want another sleep, and so on; it is
 # carried over to the next unit instead, up to this much.
 WAKE_S = 0.001
+# how often a control that cannot be waited for (another host's) is looked at
+LOOK_S = 0.020
 RECENT_UNITS = 8
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
@@ -45,7 +55,8 @@ class Duty:
     """The governor of one runner.
 
     Args:
-        ctl: the runner's ``Control``, whose ``gpu_duty`` is followed; None for a workload that calls ``set``.
+        ctl: the runner's ``Control``, whose ``gpu_duty`` is followed; None for a workload that calls ``set``. Any object with
+            ``gpu_duty`` and ``safe_point()`` will do; one without ``wait`` and ``news`` is looked at every 20 ms.
         events: path of ``events.ndjson``; a ``gpu_duty`` metric is written there every two seconds.
         device: "gpu" or "cpu": what is counted, and what the reports say.
         cores: on ``cpu`` the cores that a duty of 1 stands for; default: ``resources.cpu`` of ``spec.json``, else 1.
@@ -62,6 +73,7 @@ class Duty:
         if device not in ("gpu", "cpu"):
             raise ValueError(f'device is "gpu" or "cpu", not {device!r}')
         self._ctl = ctl
+        self._waits = hasattr(ctl, "wait") and hasattr(ctl, "news")
         self.device = device
         self._cores = cores if cores is not None else _declared_cores(ctl) if device == "cpu" else 1.0
         self._lock = threading.Lock()
@@ -76,6 +88,8 @@ class Duty:
         self._idlers = 0
         self._idle_since = 0.0
         self._units: deque[float] = deque(maxlen=RECENT_UNITS)
+        self._wake_s = 0.0
+        self._burst_s = 0.0
         self._children_s = 0.0
         self._children_at = -1.0
         self._closed = threading.Event()
@@ -114,21 +128,24 @@ class Duty:
 
     def _wait_s(self, slack_s: float) -> float | None:
         """How long until a unit may start: 0 now, None until the duty changes. A debt of ``slack_s`` may stay."""
-        if self._rate is None or (self._debt_s <= slack_s and self._rate > 0.0):
+        rate = self._rate
+        if rate is None:
             return 0.0
-        if self._rate <= 0.0:
+        if rate <= 0.0:
             return None
-        return self._debt_s / self._rate
+        # a unit of b seconds adds b * (1 - rate) to the debt
+        if self._debt_s <= max(slack_s, self._burst_s * (1.0 - rate)):
+            return 0.0
+        return self._debt_s / rate
 
     def _cpu_s(self) -> float:
         """CPU seconds of this process and all its descendants so far."""
         now = time.monotonic()
         if now - self._children_at >= CHILDREN_EVERY_S:
             self._children_at = now
-            reaped = resource.getrusage(resource.RUSAGE_CHILDREN)
             alive = _descendants_cpu_s(os.getpid()) if _has_children() else 0.0
             # while a child is collected it may be missing from both for a moment; the sum never falls
-            self._children_s = max(self._children_s, reaped.ru_utime + reaped.ru_stime + alive)
+            self._children_s = max(self._children_s, _collected_cpu_s() + alive)
         return time.process_time() + self._children_s
 
     # -- units ----------------------------------------------------------------------------------------------------------
@@ -152,15 +169,20 @@ class Duty:
                     self._open += 1
                     return now
                 self._idle_begins(now)
+            before = time.thread_time() if self.device == "cpu" else 0.0
             try:
                 slack_s = WAKE_S if self._sleep(seen, changes, wait_s) else 0.0
             finally:
                 with self._lock:
                     self._idle_ends()
+                    self._learn(before)
 
     def _look(self) -> int:
         """Pause and stop are obeyed before the account is looked at."""
         if self._ctl is None:
+            return 0
+        if not self._waits:
+            self._ctl.safe_point()
             return 0
         seen = self._ctl.news
         if self._ctl.check():
@@ -173,10 +195,20 @@ class Duty:
         if wait_s is not None and wait_s <= PLAIN_SLEEP_S:
             time.sleep(wait_s)
             return True
+        if self._ctl is not None and not self._waits:
+            time.sleep(LOOK_S if wait_s is None else min(LOOK_S, wait_s))
+            return wait_s is not None and wait_s <= LOOK_S
         if self._ctl is not None:
             return not self._ctl.wait(seen, wait_s)
         with self._changed:
             return self._changes == changes and not self._changed.wait(wait_s)
+
+    def _learn(self, before: float) -> None:
+        """What one sleep costs this thread in CPU time, and so how much work should stand between two of them."""
+        if self.device == "cpu":
+            cost_s = min(time.thread_time() - before, WAKE_S)
+            self._wake_s += (cost_s - self._wake_s) / 4.0
+            self._burst_s = min(BURST_S, self._wake_s / self._cores / WAKE_SHARE)
 
     async def _enter_async(self) -> float:
         import asyncio
@@ -188,7 +220,9 @@ class Duty:
         try:
             while True:
                 news.clear()
-                paused = self._ctl.check() if self._ctl is not None else False
+                paused = self._waits and self._ctl is not None and self._ctl.check()
+                if not self._waits and self._ctl is not None:
+                    self._ctl.safe_point()
                 wait_s: float | None = None
                 with self._lock:
                     now = self._settle()
@@ -198,21 +232,26 @@ class Duty:
                             self._open += 1
                             return now
                         self._idle_begins(now)
+                before = time.thread_time() if self.device == "cpu" else 0.0
+                look_s = wait_s
+                if self._ctl is not None and not self._waits:
+                    look_s = LOOK_S if wait_s is None else min(wait_s, LOOK_S)
                 try:
                     slack_s = 0.0
-                    await asyncio.wait_for(news.wait(), wait_s)
+                    await asyncio.wait_for(news.wait(), look_s)
                 except TimeoutError:
-                    slack_s = WAKE_S
+                    slack_s = WAKE_S if look_s == wait_s else 0.0
                 finally:
                     if not paused:
                         with self._lock:
                             self._idle_ends()
+                            self._learn(before)
         finally:
             end()
 
     def _subscribe(self, callback: Any) -> Any:
         if self._ctl is not None:
-            return self._ctl.listen(callback)
+            return self._ctl.listen(callback) if self._waits else lambda: None
         ended = threading.Event()
 
         def relay() -> None:
@@ -360,8 +399,18 @@ def _declared_cores(ctl: Control | None) -> float:
     return float(cores) if isinstance(cores, (int, float)) and cores > 0 else 1.0
 
 
+def _collected_cpu_s() -> float:
+    """CPU seconds of the children that were collected; 0 on Windows, which keeps no such count."""
+    if sys.platform == "win32":
+        return 0.0
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def _has_children() -> bool:
     """One system call, against dozens for looking them up; most runners have none."""
+    if not hasattr(os, "waitid"):
+        return False
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except OSError:

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cotenant.sdk import duty as module
-from cotenant.sdk.duty import CREDIT_S, WAKE_S, Duty
+from cotenant.sdk.duty import BURST_S, CREDIT_S, WAKE_S, Duty
 
 
 @dataclass
@@ -39,11 +39,15 @@ class Clock:
 
 def governed(clock: Clock, device: str, duty: float, monkeypatch: pytest.MonkeyPatch, cores: float = 1.0) -> Duty:
     fake = SimpleNamespace(
-        monotonic=lambda: clock.now, process_time=lambda: clock.cpu, time=lambda: clock.now, sleep=clock.sleep
+        monotonic=lambda: clock.now,
+        process_time=lambda: clock.cpu,
+        time=lambda: clock.now,
+        sleep=clock.sleep,
+        thread_time=lambda: clock.cpu,
     )
     monkeypatch.setattr(module, "time", fake)
     monkeypatch.setattr(module, "_has_children", lambda: False)
-    monkeypatch.setattr(module.resource, "getrusage", lambda _: SimpleNamespace(ru_utime=0.0, ru_stime=0.0))
+    monkeypatch.setattr(module, "_collected_cpu_s", lambda: 0.0)
     monkeypatch.setattr(module, "PLAIN_SLEEP_S", float("inf"))
     made = Duty(None, device=device, cores=cores)  # type: ignore[arg-type]
     made.set(duty)
@@ -71,12 +75,13 @@ def test_no_stretch_holds_more_than_the_duty(
                 begun.append((clock.now, unit_s))
                 # on cpu the host gives only a part of the time
                 clock.work(unit_s / given_share if device == "cpu" else unit_s, unit_s)
+    owed = WAKE_S if device == "gpu" else BURST_S + WAKE_S
     for first in range(len(begun)):
         used = 0.0
         for last in range(first, len(begun) - 1):
             used += begun[last][1]
             stretch = begun[last + 1][0] - begun[first][0]
-            assert used <= duty * (stretch + CREDIT_S) + WAKE_S + 1e-6
+            assert used <= duty * (stretch + CREDIT_S) + owed + 1e-6
 
 
 def test_the_next_unit_starts_after_b_over_d(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,3 +269,63 @@ def test_nonsense_is_refused() -> None:
             governor.set(bad)
     with pytest.raises(ValueError, match="gpu"):
         Duty(None, device="tpu")  # type: ignore[arg-type]
+
+
+def test_short_units_share_a_wake_up_on_cpu_and_none_waits_less_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waking costs 0.1 ms here: with an idle after each unit of 1 ms a tenth of the duty would go into waking."""
+    sleeps: dict[str, int] = {}
+    for device in ("cpu", "gpu"):
+        clock = Clock(wake_cpu_s=0.0001)
+        governor = governed(clock, device, 0.1, monkeypatch)
+        slept = 0
+
+        def sleep(seconds: float, clock: Clock = clock) -> None:
+            nonlocal slept
+            slept += 1
+            Clock.sleep(clock, seconds)
+
+        monkeypatch.setattr(module.time, "sleep", sleep)
+        begin = clock.now
+        for _ in range(1000):
+            with governor.unit():
+                clock.work(0.001)
+        sleeps[device] = slept
+        assert 1.0 / (clock.now - begin) == pytest.approx(0.1, rel=0.03), device
+    assert sleeps["gpu"] >= 990
+    assert sleeps["cpu"] <= 200
+
+
+def test_a_control_of_another_host_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what protocol 1 names is there: ``gpu_duty`` and ``safe_point``."""
+
+    class Foreign:
+        workdir = "/nowhere"
+        gpu_duty: float | None = 0.0
+        looked = 0
+
+        def safe_point(self) -> None:
+            self.looked += 1
+            if self.looked == 5:
+                self.gpu_duty = 0.5
+            if self.looked == 100:
+                raise KeyError("stopped")
+
+    clock = Clock()
+    fake = SimpleNamespace(
+        monotonic=lambda: clock.now, process_time=lambda: 0.0, time=lambda: clock.now, sleep=clock.sleep
+    )
+    monkeypatch.setattr(module, "time", fake)
+    foreign = Foreign()
+    governor = Duty(foreign, device="gpu")  # type: ignore[arg-type]
+    starts = []
+
+    def work() -> None:
+        while True:
+            with governor.unit():
+                starts.append(clock.now)
+                clock.work(0.05)
+
+    with pytest.raises(KeyError):
+        work()
+    assert starts[0] == pytest.approx(1000.0 + 4 * module.LOOK_S)
+    assert [b - a for a, b in itertools.pairwise(starts)] == pytest.approx([0.1] * (len(starts) - 1), abs=0.011)
