@@ -67,6 +67,7 @@ _TABLE = (
     Code("JOB_REQUEUED", "info", "a job waits for another attempt"),
     Code("JOB_ADOPTED", "notice", "an attempt goes on under a restarted agent"),
     Code("JOB_CANCELLED", "info", "a job was cancelled"),
+    Code("JOB_NOT_HELD", "warning", "an attempt did not come to rest within its deadline: it is stopped and requeued"),
     Code("JOB_UNKILLABLE", "error", "a process survives SIGKILL; its memory still counts and admission is shut"),
     Code("JOB_LAUNCHER_LOST", "warning", "an attempt's launcher died; what was left of the attempt was ended"),
     Code("MODULE_ADDED", "info", "a module's bundle was added to the node"),

@@ -9,7 +9,10 @@ from pathlib import Path
 
 from nodes.identity import ProcessId, boot_id
 from nodes.jobs.attempt import Attempt
-from nodes.jobs.proctree import Proc, System
+from nodes.jobs.cgroup import Group
+from nodes.jobs.guard import Guard
+from nodes.jobs.lowering import Lowering
+from nodes.jobs.proctree import Proc
 from nodes.jobs.registry import AttemptRow, Job
 from nodes.jobs.workdir import AttemptDir, read_document
 from policies.jobs import Stop
@@ -17,7 +20,7 @@ from policies.jobs import Stop
 __all__ = ["carriers", "reopen", "revive", "sweep"]
 
 
-def revive(row: AttemptRow, job: Job, jobs_dir: Path, system: System, now: float) -> Attempt:
+def revive(row: AttemptRow, job: Job, jobs_dir: Path, guard: Guard, now: float) -> Attempt:
     """The attempt of a row, as far as rows and files tell; whether its processes live is not looked at."""
     folder = AttemptDir(jobs_dir / row.attempt)
     attempt = Attempt(
@@ -34,13 +37,19 @@ def revive(row: AttemptRow, job: Job, jobs_dir: Path, system: System, now: float
         timeout_s=job.timeout_s,
         feed_of=job.feed_of,
         folder=folder,
-        system=system,
+        system=guard,
+        lowering=Lowering(guard.owns),
+        group=_group(row),
         spawned_mono_s=now,
         duty=row.duty,
         threads=_threads(folder),
-        launcher=row.launcher or _told(folder, "launcher", row.attempt),
+        # a launcher that does not stand in its row was never given the word to start anything
+        launcher=row.launcher,
         runner=row.runner or _told(folder, "runner", row.attempt),
     )
+    if row.launcher is not None and row.launcher.boot_id == boot_id():
+        guard.register(row.attempt, row.launcher.pid, row.launcher.start_ticks)
+        attempt.recall(row.tree)
     started = (read_document(folder.root / "runner.json") or {}).get("mono_s")
     if row.boot_id == boot_id() and isinstance(started, (int, float)):
         attempt.spawned_mono_s = min(now, float(started))
@@ -48,6 +57,15 @@ def revive(row: AttemptRow, job: Job, jobs_dir: Path, system: System, now: float
     if row.stop is not None:
         attempt.stopping = Stop(row.stop["reason"], row.stop["requeue"], row.stop["fault"])
     return attempt
+
+
+def _group(row: AttemptRow) -> Group | None:
+    if row.cgroup is None or row.boot_id != boot_id():
+        return None
+    try:
+        return Group(row.cgroup, row.attempt)
+    except ValueError:
+        return None
 
 
 def _told(folder: AttemptDir, name: str, attempt_id: str) -> ProcessId | None:
@@ -62,8 +80,8 @@ def _threads(folder: AttemptDir) -> int | None:
     return threads if isinstance(threads, int) else None
 
 
-def carriers(system: System, attempt_id: str, work: Path) -> list[Proc]:
-    """Processes of our own uid whose environment names this attempt and its work directory.
+def carriers(guard: Guard, attempt_id: str, work: Path) -> list[Proc]:
+    """Processes of our own uid whose environment names this attempt and its work directory; the guard lets them be ended.
 
     Only the attempt's own processes were given both, so one that lost its parents is still known by them.
     """
@@ -71,10 +89,13 @@ def carriers(system: System, attempt_id: str, work: Path) -> list[Proc]:
     found = []
     for pid in _own_pids():
         with contextlib.suppress(OSError):
-            before = system.stat(pid)
+            before = guard.stat(pid)
             environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            if before is not None and marks <= set(environ) and system.stat(pid) is not None:
-                found.append(before)
+            now = guard.stat(pid)
+            if before is None or now is None or now.start_ticks != before.start_ticks or not marks <= set(environ):
+                continue
+            guard.vouch(attempt_id, now)
+            found.append(now)
     return found
 
 

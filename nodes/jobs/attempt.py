@@ -5,7 +5,8 @@ sends TERM and KILL when their time has come. Every signal goes to a process fou
 
 When a pause counts as confirmed:
 
-* by freezing: a walk of the tree finds every process in state T (or dead), and no new one;
+* by freezing: a walk of the tree finds every process in state T (or dead), and no new one; where the attempt has a cgroup, the
+  freezer is closed over it and ``cgroup.events`` says that everything in it is frozen;
 * by document: the whole tree used at most 10 % of one core over a stretch of at least half a second after the nudge.
   A runner that says nothing can be trusted no further than its CPU time shows.
 
@@ -22,7 +23,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from nodes.clock import utc_now
-from nodes.jobs.proctree import CLOCK_TICKS, signal_tree
+from nodes.jobs.lowering import Lowering
+from nodes.jobs.proctree import CLOCK_TICKS
 from nodes.jobs.tree import ProcessTree
 from nodes.jobs.workdir import read_document
 from policies.jobs import Stop
@@ -31,6 +33,7 @@ __all__ = ["Attempt", "HoldWay", "hold_way"]
 
 HOLD_DEADLINE_S = 10.0
 HOLD_CHECK_S = 0.5
+SEAL_AFTER_S = 0.1
 # of one core; a paused runner's idle threads and the launcher's own watch stay far below
 HOLD_CPU_MAX = 0.1
 PAUSE_LIMIT_S = 600.0
@@ -45,11 +48,14 @@ State = Literal["starting", "running", "held", "stopping"]
 
 
 def hold_way(capabilities: frozenset[str]) -> HoldWay:
-    """How an attempt with these capabilities is held (``protection.md``, "What the agent may touch")."""
-    if "cooperative_pause" in capabilities:
-        return "document"
+    """How an attempt with these capabilities is held (``protection.md``, "What the agent may touch").
+
+    One that may be frozen is, at once; where it can also pause it gets the document beside it, so that it knows.
+    """
     if "freeze_ok" in capabilities:
         return "freeze"
+    if "cooperative_pause" in capabilities:
+        return "document"
     return "stop"
 
 
@@ -71,6 +77,8 @@ class Attempt(ProcessTree):
     spawned_mono_s: float
     duty: float | None = None
     threads: int | None = None
+    lowered: bool = False
+    lowering: Lowering = field(default_factory=Lowering)
     pipe: int = -1
     adopted: bool = False
     ran_before_s: float = 0.0
@@ -92,6 +100,7 @@ class Attempt(ProcessTree):
     _thaw_until: float = 0.0
     _pause_asked: bool = False
     _hold_deadline: float = 0.0
+    _seal_at: float | None = None
     _hold_sample: tuple[float, int] | None = None
     _term_at: float | None = None
     _kill_at: float | None = None
@@ -152,7 +161,7 @@ class Attempt(ProcessTree):
             self._spans.append((now, None))
             return
         self._enter_hold(now, held_reason, unlimited=False)
-        self._pause_asked = not stopped_at_start
+        self._pause_asked = "cooperative_pause" in self.capabilities
         self._frozen = stopped_at_start
 
     def brake(self) -> None:
@@ -177,12 +186,13 @@ class Attempt(ProcessTree):
         if way == "freeze":
             self._frozen = True
             self._freeze(passes=1)
-        else:
+        if "cooperative_pause" in self.capabilities:
             self._pause_asked = True
             try:
                 self._document(reason=reason)
             except OSError:
-                return False  # no document, no pause
+                if way == "document":
+                    return False  # no document, no pause
         self._enter_hold(now, reason, unlimited=unlimited)
         return True
 
@@ -193,6 +203,7 @@ class Attempt(ProcessTree):
         self.held_since_mono_s = now
         self._hold_deadline = now + HOLD_DEADLINE_S
         self._hold_sample = None
+        self._seal_at = None
         self.close_span(now)
 
     def close_span(self, now: float) -> None:
@@ -249,6 +260,13 @@ class Attempt(ProcessTree):
         self.stopping = None
         self.stop(stop, now)
 
+    def lower(self, lowered: bool) -> bool:
+        """Lowest scheduling class for the whole tree, or the normal one again; whether that was reached (what comes later: ``step``)."""
+        self.lowered = lowered
+        if not lowered:
+            return self.lowering.undo(self.members(), self.group)
+        return bool(self.lowering.apply(self.members(), self.group)) or self.runner is None
+
     # -- tick -----------------------------------------------------------------------------------------------------------
 
     def heartbeat(self) -> None:
@@ -265,6 +283,8 @@ class Attempt(ProcessTree):
             notes.append("lost")
         self._look_for_phase(now)
         self.remember()
+        if self.lowered:
+            self.lowering.apply(self.members(), self.group)
         if self.stopping is not None:
             self._advance_stop(now)
         elif self.hold_reason is not None:
@@ -338,7 +358,11 @@ class Attempt(ProcessTree):
 
     def _confirm_hold(self, now: float) -> bool:
         if self._frozen:
-            self.hold_confirmed = self._freeze() and self.runner is not None
+            stopped = self._freeze()
+            if self._seal_at is None and self.runner is not None:
+                self._seal_at = now + SEAL_AFTER_S
+            late = self._seal_at is not None and now >= self._seal_at
+            self.hold_confirmed = self._seal(stopped, late) and self.runner is not None
         else:
             used = sum(proc.own_ticks + proc.reaped_ticks for proc in self.tree())
             if self._hold_sample is None:
@@ -357,7 +381,7 @@ class Attempt(ProcessTree):
             self._term_at = None
             self._nudge(signal.SIGTERM)
         if self._kill_at is not None and now >= self._kill_at:
-            signal_tree(self.system, self.members(), signal.SIGKILL)
+            self._kill()
             self.unkillable = now - self._kill_at > UNKILLABLE_AFTER_S
 
     def close(self) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 from nodes.jobs import results
 from nodes.jobs.adoption import carriers
 from nodes.jobs.attempt import Attempt
+from nodes.jobs.guard import Guard
 from nodes.jobs.jobqueue import Journal
-from nodes.jobs.proctree import System
 from nodes.jobs.registry import Job, Registry
 from nodes.jobs.workdir import read_document
 
@@ -19,11 +19,11 @@ __all__ = ["Collector"]
 class Collector:
     """Looks for ends and records them: rows first, then the journal, then the folder goes."""
 
-    def __init__(self, node_dir: Path, registry: Registry, system: System, journal: Journal) -> None:
+    def __init__(self, node_dir: Path, registry: Registry, guard: Guard, journal: Journal) -> None:
         self._node_dir = node_dir
         self._jobs_dir = node_dir / "jobs"
         self._registry = registry
-        self._system = system
+        self._guard = guard
         self._journal = journal
         self._unrecorded: set[str] = set()
 
@@ -39,7 +39,7 @@ class Collector:
             if not attempt.launcher_lost:
                 attempt.launcher_lost = True
                 self._journal("JOB_LAUNCHER_LOST", {"job": attempt.job_id, "attempt": attempt.attempt_id})
-            if not attempt.kill_leftovers(carriers(self._system, attempt.attempt_id, attempt.folder.work)):
+            if not attempt.kill_leftovers(carriers(self._guard, attempt.attempt_id, attempt.folder.work)):
                 return None
         try:
             ending = results.conclude(attempt, job, told, now, self._node_dir)
@@ -81,4 +81,7 @@ class Collector:
             )
         else:
             results.forget_events(self._jobs_dir, job.job)
+        self._guard.forget(attempt.attempt_id)
+        if attempt.group is not None:
+            attempt.group.remove()
         attempt.folder.remove()

@@ -11,6 +11,9 @@ neither: TERM, grace, KILL. Bytes that come back mean that an agent took the att
 
 A runner never detaches: what is left of the tree when the runner ends is killed. The launcher is a child subreaper, so whatever the
 runner orphans stays below it.
+
+Two processes share the work. The guardian (``guardian.py``) only waits: when the launcher dies, it inherits and kills what was below.
+When the guardian dies, the launcher ends the attempt in order.
 """
 
 from __future__ import annotations
@@ -26,9 +29,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nodes.jobs import proctree, runnerstart
+    from nodes.jobs import cgroup, guardian, proctree, runnerstart
 else:
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    import cgroup
+    import guardian
     import proctree
     import runnerstart
 
@@ -42,6 +47,8 @@ PAUSE_CHECK_S = 0.5
 # more than this share of a core, measured over PAUSE_CHECK_S, is not a pause
 PAUSE_CPU_MAX = 0.1
 FREEZE_DEADLINE_S = 10.0
+# the freezer closes over a tree that signals have stopped; one that goes on forking is not waited for
+SEAL_AFTER_S = 0.1
 OUTPUT_BYTES = 1 << 20
 
 
@@ -57,6 +64,7 @@ class Launcher:
         me = self.system.stat(os.getpid())
         assert me is not None
         self.me = me
+        self.group: cgroup.Group | None = None
         self.runner: proctree.Proc | None = None
         self.status: int | None = None
         self.ended_by: str | None = None
@@ -122,7 +130,7 @@ class Launcher:
         if number != signal.SIGCHLD:
             self.told_to_end = number
 
-    def _tell(self, name: str, proc: proctree.Proc) -> None:
+    def _tell(self, name: str, proc: proctree.Proc, **more: Any) -> None:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             boot_id = file.read().strip()
         runnerstart.write_json(
@@ -133,25 +141,36 @@ class Launcher:
                 "start_ticks": proc.start_ticks,
                 "boot_id": boot_id,
                 "mono_s": time.monotonic(),
+                **more,
             },
         )
 
     def _spawn(self) -> None:
         parent = os.getpid()
         self.started_mono = time.monotonic()
+        go_read, go_write = os.pipe()
         pid = os.fork()
         if pid == 0:
             try:
-                runnerstart.become_runner(self.told, [output.write_fd for output in self.outputs], parent)
+                os.close(go_write)
+                outputs = [output.write_fd for output in self.outputs]
+                runnerstart.become_runner(self.told, outputs, parent, go_read)
             except BaseException as error:
                 os.write(2, f"cannot start {self.told['argv'][0]!r}: {error}\n".encode())
             finally:
                 os._exit(127)
+        os.close(go_read)
         for output in self.outputs:
             os.close(output.write_fd)
         self.runner = self.system.stat(pid)
         assert self.runner is not None  # our own child, not reaped yet
-        self._tell("runner.json", self.runner)
+        path = self.told.get("cgroup")
+        if path is not None:
+            group = cgroup.Group(path, self.told["attempt_id"])
+            self.group = group if group.add(pid) else None
+        self._tell("runner.json", self.runner, cgroup=self.group.path if self.group is not None else None)
+        os.write(go_write, b"g")
+        os.close(go_write)
 
     # -- watch ----------------------------------------------------------------------------------------------------------
 
@@ -228,11 +247,11 @@ class Launcher:
         if how == "frozen":
             self.freeze_until = now + FREEZE_DEADLINE_S
             self._freeze()
-        elif how == "paused":
+        if "cooperative_pause" in self.capabilities:
             self._document(pause=True, reason=why)
             self.pause_check_at = now + PAUSE_GRACE_S
             self.pause_sample = None
-        else:
+        if how == "ended":
             self.end(why)
         try:
             runnerstart.write_json(
@@ -244,7 +263,7 @@ class Launcher:
     def _step(self, now: float) -> None:
         if self.kill_at is not None:
             if now >= self.kill_at:
-                self._signal(signal.SIGKILL)
+                self._kill()
             return
         if self.told_to_end is not None:
             self.end(f"the launcher was told to end by signal {self.told_to_end}")
@@ -255,7 +274,7 @@ class Launcher:
             self.end(f"no agent took the attempt over in {self.adopt_s:g} s")
         elif self.freeze_until is not None:
             self._freeze()
-            if self._all_stopped():
+            if self._at_rest(now):
                 self.freeze_until = None
             elif now > self.freeze_until:
                 self.end("the tree could not be stopped")
@@ -279,7 +298,9 @@ class Launcher:
         self.ended_by = why
         self.kill_at = time.monotonic() + self.grace_s
         self.freeze_until = None
-        self._document(stop=True, reason=why)
+        self._document(stop=True, pause=False, reason=why)
+        if self.group is not None:
+            self.group.thaw()
         self._signal(signal.SIGCONT)
         if self.runner is not None and self.status is None:
             self.system.kill(self.runner.pid, self.runner.start_ticks, signal.SIGTERM)
@@ -300,8 +321,22 @@ class Launcher:
                 return
             proctree.signal_tree(self.system, running, signal.SIGSTOP)
 
-    def _all_stopped(self) -> bool:
-        return all(proc.dead or proc.state in proctree.STOPPED for proc in self._below())
+    def _at_rest(self, now: float) -> bool:
+        """Every process stopped; with a freezer: sealed by it, and the kernel says that it has reached all of them."""
+        stopped = all(proc.dead or proc.state in proctree.STOPPED for proc in self._below())
+        if self.group is None:
+            return stopped
+        if stopped or (self.lost_since is not None and now - self.lost_since > SEAL_AFTER_S):
+            self.group.freeze()
+        frozen = self.group.frozen
+        return stopped if frozen is None else frozen
+
+    def _kill(self) -> None:
+        """Everything below, frozen or not."""
+        if self.group is not None:
+            self.group.kill()
+            self.group.thaw()
+        self._signal(signal.SIGKILL)
 
     def _document(self, **change: Any) -> None:
         """Newer control document than the last one, then the nudge, to the runner alone."""
@@ -337,11 +372,14 @@ class Launcher:
         """Kill what the runner left behind. The attempt has ended when this launcher has no child left, not before."""
         pause_s = 0.002
         while self._reap():
-            self._signal(signal.SIGKILL)
+            self._kill()
             self._pump()
             time.sleep(pause_s)
             pause_s = min(pause_s * 2.0, 0.25)
         self._pump()
+        if self.group is not None:
+            self.group.kill()
+            self.group.remove()
 
     def _report(self) -> None:
         assert self.status is not None
@@ -370,4 +408,4 @@ class Launcher:
 
 
 if __name__ == "__main__":
-    sys.exit(Launcher(sys.argv[1]).run())
+    sys.exit(guardian.watch_over(lambda: Launcher(sys.argv[1]).run()))

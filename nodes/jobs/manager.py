@@ -18,9 +18,12 @@ from nodes.identity import ProcessId, boot_id, identify
 from nodes.jobs import results
 from nodes.jobs.adoption import reopen, revive, sweep
 from nodes.jobs.attempt import Attempt, hold_way
+from nodes.jobs.cgroup import parents
 from nodes.jobs.collecting import Collector
+from nodes.jobs.guard import Guard
 from nodes.jobs.jobqueue import JobQueue, Journal, Modules
-from nodes.jobs.proctree import ProcSystem, System
+from nodes.jobs.keeping import TreeKeeper, once_each
+from nodes.jobs.proctree import STOPPED, ProcSystem, System
 from nodes.jobs.registry import Job, Registry
 from nodes.jobs.starting import new_attempt, prepare, row_of, spawn
 from policies.jobs import Stop
@@ -46,6 +49,7 @@ class JobManager(JobQueue):
         journal: takes a timeline code and its data.
         clock: monotonic seconds.
         system: the operating system, replaced in tests.
+        places: folders in which an attempt's cgroup may be tried; None: look for them.
         device_env: ``CUDA_VISIBLE_DEVICES`` and kin for every runner.
     """
 
@@ -58,13 +62,16 @@ class JobManager(JobQueue):
         clock: Callable[[], float] = monotonic_s,
         *,
         system: System | None = None,
+        places: list[str] | None = None,
         device_env: Mapping[str, str] | None = None,
         silence_s: float = SILENCE_S,
         adopt_s: float = ADOPT_S,
     ) -> None:
         super().__init__(Registry(db), modules, journal, clock)
         self.node_dir = Path(node_dir)
-        self._system = system or ProcSystem()
+        self.guard = Guard(system or ProcSystem(), once_each(journal))
+        self._places = parents() if places is None else places
+        self._trees = TreeKeeper(self.registry)
         self._device_env = dict(device_env or {})
         self.silence_s = silence_s
         self.adopt_s = adopt_s
@@ -74,7 +81,7 @@ class JobManager(JobQueue):
         self._zombies: list[subprocess.Popen[bytes]] = []
         self._jobs_dir = self.node_dir / "jobs"
         self._jobs_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._collector = Collector(self.node_dir, self.registry, self._system, journal)
+        self._collector = Collector(self.node_dir, self.registry, self.guard, journal)
 
     # -- jobs -----------------------------------------------------------------------------------------------------------
 
@@ -173,9 +180,22 @@ class JobManager(JobQueue):
                 "start it when it may run",
             )
         attempt = new_attempt(
-            job, manifest, stage, self._jobs_dir, self._system, self._clock(), duty=duty, threads=threads
+            job,
+            manifest,
+            stage,
+            self._jobs_dir,
+            self.guard,
+            self._clock(),
+            places=self._places,
+            duty=duty,
+            threads=threads,
         )
-        self.registry.add_attempt(row_of(attempt, module.bundle))
+        try:
+            self.registry.add_attempt(row_of(attempt, module.bundle))
+        except sqlite3.Error:
+            if attempt.group is not None:
+                attempt.group.remove()
+            raise
         self._live[attempt.attempt_id] = attempt
         try:
             prepare(
@@ -184,7 +204,7 @@ class JobManager(JobQueue):
                 module,
                 manifest.module.version,
                 self,
-                pause=held and way == "document",
+                pause=held and "cooperative_pause" in attempt.capabilities,
                 start_stopped=held and way == "freeze",
                 device_env=self._device_env,
             )
@@ -221,6 +241,7 @@ class JobManager(JobQueue):
         attempt.launcher = identify(attempt.process.pid)
         if attempt.launcher is None:
             raise OSError("the launcher ended at once")
+        self.guard.register(attempt.attempt_id, attempt.launcher.pid, attempt.launcher.start_ticks)
         self.registry.change_attempt(
             attempt.attempt_id, launcher_pid=attempt.launcher.pid, launcher_ticks=attempt.launcher.start_ticks
         )
@@ -259,6 +280,13 @@ class JobManager(JobQueue):
 
     def set_threads(self, attempt_id: str, threads: int | None) -> None:
         self._set_limits(attempt_id, self.attempt(attempt_id).duty, threads)
+
+    def set_lowered(self, attempt_id: str, lowered: bool) -> bool:
+        """Lowest scheduling class for the whole tree, or the normal one again; processes that come later follow at each tick.
+
+        False where it was not reached: no way to lower here, or none to raise again without privilege (it then stays low).
+        """
+        return self.attempt(attempt_id).lower(lowered)
 
     def _set_limits(self, attempt_id: str, duty: float | None, threads: int | None) -> None:
         attempt = self.attempt(attempt_id)
@@ -316,6 +344,8 @@ class JobManager(JobQueue):
                 {"attempt": attempt.attempt_id, "cause": "agent silent", "state": attempt.state},
             )
         if "hold_failed" in notes:
+            pids = [proc.pid for proc in attempt.members() if not proc.dead and proc.state not in STOPPED]
+            self._journal("JOB_NOT_HELD", {"job": attempt.job_id, "attempt": attempt.attempt_id, "pids": pids})
             self.stop(attempt.attempt_id, "did not pause", requeue=True, fault=False)
         if "pause_limit" in notes:
             self.stop(attempt.attempt_id, "held for ten minutes", requeue=True, fault=False)
@@ -325,7 +355,13 @@ class JobManager(JobQueue):
             self._unkillable.add(attempt.attempt_id)
             pids = [proc.pid for proc in attempt.members() if not proc.dead]
             self._journal("JOB_UNKILLABLE", {"job": attempt.job_id, "attempt": attempt.attempt_id, "pids": pids})
+        self.guard.learn(attempt.attempt_id, attempt.last_seen)
+        self._trees.keep(attempt, now)
         self._collect(attempt, now)
+
+    def unkillable(self) -> list[Attempt]:
+        """Attempts with a process that survives SIGKILL: they count in full, and nothing is admitted beside them."""
+        return [attempt for attempt in self._live.values() if attempt.unkillable]
 
     def next_due_s(self, now: float) -> float:
         """Seconds until ``tick`` has something to do, at most 2."""
@@ -345,6 +381,7 @@ class JobManager(JobQueue):
             return
         self._live.pop(attempt.attempt_id, None)
         self._unkillable.discard(attempt.attempt_id)
+        self._trees.forget(attempt.attempt_id)
         self._recent.append(attempt)
         if attempt.process is not None:
             self._zombies.append(attempt.process)
@@ -364,7 +401,7 @@ class JobManager(JobQueue):
         rows = self.registry.open_attempts()
         taken = []
         for row in rows:
-            attempt = revive(row, self.job(row.job), self._jobs_dir, self._system, now)
+            attempt = revive(row, self.job(row.job), self._jobs_dir, self.guard, now)
             self._live[attempt.attempt_id] = attempt
             ended = (attempt.folder.root / "exit.json").exists()
             if ended or attempt.launcher_gone():

@@ -30,7 +30,7 @@ _SCHEMA = (
         capabilities TEXT NOT NULL, cores REAL NOT NULL, mem_gb REAL NOT NULL, stop_grace_s REAL NOT NULL,
         boot_id TEXT NOT NULL, launcher_pid INTEGER, launcher_ticks INTEGER, runner_pid INTEGER, runner_ticks INTEGER,
         duty REAL, stop TEXT, started_at TEXT NOT NULL, ended_at TEXT, exit_code INTEGER, exit_signal INTEGER,
-        ended_by TEXT, verdict TEXT, cpu_s REAL, ran_s REAL NOT NULL DEFAULT 0, events TEXT)""",
+        ended_by TEXT, verdict TEXT, cpu_s REAL, ran_s REAL NOT NULL DEFAULT 0, events TEXT, cgroup TEXT, tree TEXT)""",
     "CREATE INDEX IF NOT EXISTS attempts_open ON attempts(job) WHERE ended_at IS NULL",
     "CREATE INDEX IF NOT EXISTS jobs_open ON jobs(state) WHERE state <> 'ended'",
 )
@@ -89,6 +89,9 @@ class AttemptRow:
     duty: float | None
     stop: dict[str, Any] | None
     ran_s: float
+    cgroup: str | None
+    tree: dict[int, int]
+    """Pid -> start ticks of what was below the launcher when it was last looked at."""
 
 
 class Registry:
@@ -99,6 +102,9 @@ class Registry:
         with self._db:
             for statement in _SCHEMA:
                 self._db.execute(statement)
+            there = {row[1] for row in self._db.execute("PRAGMA table_info(attempts)")}
+            for column in sorted({"cgroup", "tree"} - there):
+                self._db.execute(f"ALTER TABLE attempts ADD COLUMN {column} TEXT")
 
     def _rows(self, statement: str, values: tuple[Any, ...] = ()) -> list[sqlite3.Row]:
         cursor = self._db.cursor()
@@ -226,4 +232,6 @@ def _attempt(row: sqlite3.Row) -> AttemptRow:
         duty=row["duty"],
         stop=json.loads(row["stop"]) if row["stop"] else None,
         ran_s=row["ran_s"],
+        cgroup=row["cgroup"],
+        tree={int(pid): ticks for pid, ticks in json.loads(row["tree"] or "{}").items()},
     )

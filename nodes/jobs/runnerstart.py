@@ -66,18 +66,21 @@ class Output:
                 self._left = 0
 
 
-def become_runner(told: dict[str, Any], outputs: list[int], parent: int) -> None:
+def become_runner(told: dict[str, Any], outputs: list[int], parent: int, go: int) -> None:
     """In the child, after the fork: everything of the launcher is put off, then the runner's program takes over.
 
     Args:
         told: ``launch.json``.
         outputs: write ends for standard output and error.
         parent: the launcher's pid; the runner dies with it.
+        go: read end of a pipe: a byte comes once this process is in its group and stands in ``runner.json``.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:
         os._exit(127)  # the launcher died between fork and prctl: the signal will never come
+    if os.read(go, 1) != b"g":
+        os._exit(127)
     signal.set_wakeup_fd(-1)
     for number in range(1, signal.NSIG):
         if number not in (signal.SIGKILL, signal.SIGSTOP, signal.SIGUSR1):
@@ -88,7 +91,7 @@ def become_runner(told: dict[str, Any], outputs: list[int], parent: int) -> None
     # an early nudge must be lost, not fatal: the runner installs its handler and then reads
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    os.setpgid(0, 0)
+    os.setsid()  # and so a scheduling group of its own: what lowers the runner must not slow the launcher down
     null = os.open("/dev/null", os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(outputs[0], 1)

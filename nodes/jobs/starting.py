@@ -14,7 +14,9 @@ from typing import Any, Protocol
 from nodes.clock import utc_iso
 from nodes.identity import boot_id
 from nodes.jobs.attempt import Attempt, limits
-from nodes.jobs.proctree import System
+from nodes.jobs.cgroup import make_group
+from nodes.jobs.guard import Guard
+from nodes.jobs.lowering import Lowering
 from nodes.jobs.registry import Job
 from nodes.jobs.results import give_earlier_events
 from nodes.jobs.workdir import AttemptDir, runner_environment, spec_document, write_document
@@ -55,13 +57,18 @@ def new_attempt(
     manifest: Manifest,
     stage: Stage,
     jobs_dir: Path,
-    system: System,
+    guard: Guard,
     now: float,
     *,
+    places: list[str],
     duty: float | None,
     threads: int | None,
 ) -> Attempt:
-    """The next attempt of a job, as its module's manifest says; nothing exists of it yet."""
+    """The next attempt of a job, as its module's manifest says; of it only its cgroup exists, where one could be made.
+
+    Args:
+        places: folders in which a cgroup may be tried.
+    """
     number = job.attempts + 1
     attempt_id = f"{job.job}-{number}-{secrets.token_hex(4)}"
     return Attempt(
@@ -78,7 +85,9 @@ def new_attempt(
         timeout_s=job.timeout_s,
         feed_of=job.feed_of,
         folder=AttemptDir(jobs_dir / attempt_id),
-        system=system,
+        system=guard,
+        lowering=Lowering(guard.owns),
+        group=make_group(attempt_id, places),
         spawned_mono_s=now,
         duty=duty,
         threads=threads,
@@ -98,6 +107,7 @@ def row_of(attempt: Attempt, bundle: Path) -> dict[str, Any]:
         "stop_grace_s": attempt.stop_grace_s,
         "boot_id": boot_id(),
         "duty": attempt.duty,
+        "cgroup": attempt.group.path if attempt.group is not None else None,
         "started_at": utc_iso(),
     }
 
@@ -163,6 +173,7 @@ def prepare(
         "silence_s": watch.silence_s,
         "adopt_s": watch.adopt_s,
         "start_stopped": start_stopped,
+        "cgroup": attempt.group.path if attempt.group is not None else None,
     }
     write_document(folder.root / "launch.json", launch)
 

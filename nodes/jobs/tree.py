@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import signal
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from nodes.identity import ProcessId, liveness
+from nodes.jobs.cgroup import Group
 from nodes.jobs.proctree import STOPPED, Proc, System, signal_tree, walk
 from nodes.jobs.workdir import AttemptDir, read_document
 
@@ -15,23 +17,43 @@ __all__ = ["ProcessTree"]
 
 @dataclass(kw_only=True)
 class ProcessTree:
-    """Everything that runs for one attempt. ``process`` is the launcher as our own child, None for one that was adopted."""
+    """Everything that runs for one attempt.
+
+    ``launcher`` is the process that the agent started (the guardian), ``keeper`` its child that watches the agent (``guardian.py``).
+    ``process`` is the first as our own child, None for one that was adopted. ``group`` is the cgroup that the runner was put into.
+    """
 
     attempt_id: str
     folder: AttemptDir
     system: System
     launcher: ProcessId | None = None
     runner: ProcessId | None = None
+    keeper: ProcessId | None = None
+    group: Group | None = None
     process: subprocess.Popen[bytes] | None = None
     launcher_lost: bool = False
+    last_seen: list[Proc] = field(default_factory=list)
     _known: dict[int, int] = field(default_factory=dict)
 
     def _meet_runner(self) -> None:
+        self._meet_keeper()
         told = read_document(self.folder.root / "runner.json")
         if told is not None and told.get("attempt_id") == self.attempt_id:
             self.runner = ProcessId.from_dict(told)
+            if told.get("cgroup") is None:
+                self.group = None  # it could not be moved into it
             # Documents written before it was known came without a nudge, and it may have read an older one already.
             self.system.kill(self.runner.pid, self.runner.start_ticks, signal.SIGUSR1)
+
+    def _meet_keeper(self) -> None:
+        """By its own word, which is believed only of a child of the process that we started."""
+        told = read_document(self.folder.root / "launcher.json")
+        if self.keeper is not None or told is None or told.get("attempt_id") != self.attempt_id:
+            return
+        found = ProcessId.from_dict(told)
+        proc = self.system.stat(found.pid)
+        if proc is not None and proc.start_ticks == found.start_ticks and self.launcher is not None:
+            self.keeper = found if self.launcher.pid in (proc.ppid, proc.pid) else None
 
     def tree(self) -> list[Proc]:
         """Launcher first, then all below it; after the launcher's death what is left of what was known."""
@@ -42,10 +64,16 @@ class ProcessTree:
                 roots.append((self.runner.pid, self.runner.start_ticks))
         return walk(self.system, roots)
 
-    def members(self) -> list[Proc]:
-        """The tree without its launcher, which is never stopped or killed: it reports the end."""
-        keeper = self.launcher.pid if self.launcher is not None else -1
-        return [proc for proc in self.tree() if proc.pid != keeper]
+    def members(self, tree: list[Proc] | None = None) -> list[Proc]:
+        """The tree (as walked just now, or walked here) without its launcher, which is never stopped or killed: it reports the end."""
+        if self.keeper is None:
+            self._meet_keeper()
+        top = self.launcher.pid if self.launcher is not None else -1
+        keeper = self.keeper.pid if self.keeper is not None else -1
+        found = [proc for proc in (self.tree() if tree is None else tree) if proc.pid not in (top, keeper)]
+        if self.keeper is None and self.runner is None:
+            found = [proc for proc in found if proc.ppid != top]  # the launcher that has not told its name yet
+        return found
 
     def _nudge(self, sig: int) -> None:
         """To the runner process alone."""
@@ -59,7 +87,16 @@ class ProcessTree:
         tree = self.tree()
         if tree and self.launcher is not None and tree[0].pid == self.launcher.pid and not tree[0].dead:
             # Of a launcher that is dead or a zombie nothing hangs any more: what was known until now is what is left.
-            self._known = {proc.pid: proc.start_ticks for proc in tree[1:] if not proc.dead}
+            self.last_seen = [proc for proc in self.members(tree) if not proc.dead]
+            self._known = {proc.pid: proc.start_ticks for proc in self.last_seen}
+
+    def recall(self, known: Mapping[int, int]) -> None:
+        """Who was in the tree when an earlier agent looked (pid -> start ticks); a pid that is another's by now is left alone."""
+        self._known = dict(known)
+
+    @property
+    def known(self) -> dict[int, int]:
+        return dict(self._known)
 
     def launcher_gone(self) -> bool:
         if self.process is not None:
@@ -83,13 +120,34 @@ class ProcessTree:
             signal_tree(self.system, running, signal.SIGSTOP)
         return False
 
+    def _seal(self, stopped: bool, late: bool) -> bool:
+        """Whether the whole tree is at rest. Where there is a freezer it is closed over a tree that signals have stopped (or, ``late``,
+        over one that goes on making processes), and the kernel's own word is what counts.
+        """
+        if self.group is None:
+            return stopped
+        if stopped or late:
+            self.group.freeze()
+        frozen = self.group.frozen
+        return stopped if frozen is None else frozen
+
     def _thaw(self) -> None:
         """Children first, so that a parent that waits for them finds them running."""
+        if self.group is not None:
+            self.group.thaw()
         stopped = [proc for proc in self.members() if proc.state in STOPPED]
         signal_tree(self.system, stopped[::-1], signal.SIGCONT)
 
+    def _kill(self) -> None:
+        """Everything, frozen or not: a kill, and then a thaw of the whole subtree, without which a frozen group may keep it."""
+        if self.group is not None:
+            self.group.kill()
+            self.group.thaw()
+        signal_tree(self.system, self.members(), signal.SIGKILL)
+
     def kill_leftovers(self, strangers: list[Proc]) -> bool:
         """After the launcher's death: kill what is left (and ``strangers`` that carry this attempt's id); True when nothing is."""
+        self._kill()
         left = [proc for proc in (*self.members(), *strangers) if not proc.dead]
         signal_tree(self.system, left, signal.SIGKILL)
-        return not left
+        return not left and not (self.group is not None and self.group.populated)

@@ -37,7 +37,7 @@ def main() -> None:
             {
                 "attempt": item.attempt_id,
                 "state": item.state,
-                "tree": [[who.pid, who.start_ticks] for who in jobs.tree(item.attempt_id)],
+                "tree": [[who.pid, who.start_ticks] for who in jobs.tree(item.attempt_id)[1:]],
             }
             for item in jobs.attempts()
         ]

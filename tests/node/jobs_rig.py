@@ -72,6 +72,10 @@ class Rig:
         self.until(lambda: not self.jobs.attempts())
         return self.jobs.show(attempt.job_id)
 
+    def pids(self, attempt: Attempt) -> list[int]:
+        """The attempt's processes without the guardian: launcher, runner and what is below."""
+        return [who.pid for who in self.jobs.tree(attempt.attempt_id)][1:]
+
     def codes(self) -> list[str]:
         return [code for code, _ in self.journal]
 

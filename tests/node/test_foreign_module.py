@@ -189,7 +189,7 @@ def test_stop_is_acknowledged_and_costs_no_attempt(rig: Rig) -> None:
 def test_a_runner_that_ignores_everything_is_killed_after_its_grace(tmp_path: Path) -> None:
     rig = Rig.with_foreign(tmp_path, ["cancellable"], stop_grace_s="1")
     attempt = rig.start({"do": "work", "deaf": True, "children": 3, "detached": 2})
-    rig.until(lambda: attempt.state == "running" and len(rig.jobs.tree(attempt.attempt_id)) == 5)
+    rig.until(lambda: attempt.state == "running" and len(rig.pids(attempt)) == 5)
     tree = rig.jobs.tree(attempt.attempt_id)
     rig.jobs.stop(attempt.attempt_id, "evicted", requeue=True, fault=False)
     rig.until(lambda: not rig.jobs.attempts())

@@ -23,8 +23,8 @@ COOPERATIVE = ["cancellable", "cooperative_pause", "cooperative_throttle", "prog
 def test_freeze_reaches_children_in_their_own_session(tmp_path: Path) -> None:
     rig = Rig.with_foreign(tmp_path, ["freeze_ok"])
     attempt = rig.start({"do": "work", "children": 3, "detached": 3})
-    rig.until(lambda: attempt.state == "running" and len(rig.jobs.tree(attempt.attempt_id)) == 5)
-    pids = [who.pid for who in rig.jobs.tree(attempt.attempt_id)]
+    rig.until(lambda: attempt.state == "running" and len(rig.pids(attempt)) == 5)
+    pids = rig.pids(attempt)
     rig.jobs.hold(attempt.attempt_id, "phase")
     rig.until(lambda: attempt.hold_confirmed)
     assert {state_of(pid) for pid in pids[1:]} == {"T"}
@@ -147,7 +147,7 @@ def test_a_requeued_resumable_job_gets_its_earlier_events(tmp_path: Path) -> Non
     rig.jobs.start(attempt.job_id)
     rig.until(lambda: not rig.jobs.attempts())
     shown = rig.jobs.show(attempt.job_id)
-    assert shown["outcome"] == "done"
+    assert shown["outcome"] == "done", shown
     assert shown["result"]["payload"]["resume"] == '{"n": 1}\n{"n": 2}\n', "a line cut short is no event"
     assert not list((rig.home / "jobs").iterdir())
     rig.close()
@@ -211,7 +211,7 @@ def test_no_process_exists_that_is_not_in_the_registry(tmp_path: Path, monkeypat
 def test_the_meter_sees_what_children_used(tmp_path: Path) -> None:
     rig = Rig.with_foreign(tmp_path, COOPERATIVE)
     attempt = rig.start({"do": "work", "children": 2, "detached": 1})
-    rig.until(lambda: attempt.state == "running" and len(rig.jobs.tree(attempt.attempt_id)) == 4)
+    rig.until(lambda: attempt.state == "running" and len(rig.pids(attempt)) == 4)
     meter = CpuMeter()
     key = attempt.attempt_id
     meter.read(0.0, {key: rig.jobs.tree(key)})

@@ -182,8 +182,8 @@ def test_nobody_adopts_it_in_time(tmp_path: Path, agents: list[StandIn]) -> None
 def test_the_runner_dies_with_its_launcher_and_the_agent_clears_the_rest(tmp_path: Path) -> None:
     rig = Rig.with_foreign(tmp_path, ["freeze_ok"])
     attempt = rig.start({"do": "work", "deaf": True, "children": 3, "detached": 2})
-    rig.until(lambda: attempt.state == "running" and len(rig.jobs.tree(attempt.attempt_id)) == 5)
-    pids = [who.pid for who in rig.jobs.tree(attempt.attempt_id)]
+    rig.until(lambda: attempt.state == "running" and len(rig.pids(attempt)) == 5)
+    pids = rig.pids(attempt)
     os.kill(pids[0], signal.SIGKILL)
     wait_for(lambda: state_of(pids[1]) == "gone")  # before any tick: the kernel does it
     rig.until(lambda: not rig.jobs.attempts())
@@ -210,8 +210,8 @@ def test_agent_and_launcher_both_killed(tmp_path: Path, agents: list[StandIn]) -
 def test_what_the_runner_leaves_behind_is_killed_when_it_ends(tmp_path: Path) -> None:
     rig = Rig.with_foreign(tmp_path, ["freeze_ok"])
     attempt = rig.start({"do": "work", "children": 2, "detached": 2, "seconds": 1.0})
-    rig.until(lambda: len(rig.jobs.tree(attempt.attempt_id)) == 4)
-    pids = [who.pid for who in rig.jobs.tree(attempt.attempt_id)]
+    rig.until(lambda: len(rig.pids(attempt)) == 4)
+    pids = rig.pids(attempt)
     rig.until(lambda: not rig.jobs.attempts())
     assert rig.jobs.job(attempt.job_id).outcome == "done"
     assert {state_of(pid) for pid in pids[1:]} == {"gone"}
