@@ -163,6 +163,14 @@ class JobManager(JobQueue):
         job = self.job(job_id)
         if job.state != "waiting":
             raise Refused("JOB_NOT_WAITING", f"job {job_id}", f"it is {job.state}", "cotenant job show")
+        stuck = self.unkillable()
+        if stuck:
+            raise Refused(
+                "JOB_UNKILLABLE",
+                f"job {job_id}",
+                f"a process of attempt {stuck[0].attempt_id} survives SIGKILL and still holds its memory",
+                "find what it waits for (a driver, a network file system), or restart the machine",
+            )
         ready, why = self._modules.ready(job.module)
         module = self._modules.get(job.module)
         if not ready or module is None or module.manifest is None or module.bundle is None:
