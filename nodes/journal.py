@@ -6,10 +6,11 @@ the loss is counted, and said as soon as writing works again (code ``JOURNAL_LOS
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,9 @@ CREATE TABLE IF NOT EXISTS certificates (
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 
+_Entry = tuple[str, str, float, str, str, str, str]
+_INSERT = "INSERT INTO timeline (at, boot_id, mono_s, code, severity, message, data) VALUES (?,?,?,?,?,?,?)"
+
 
 class Journal:
     """Opened by the agent alone (it holds ``agent.lock``). Not for use from several threads."""
@@ -50,6 +54,7 @@ class Journal:
         self.path = path
         self.lost = 0
         self._reported_lost = 0
+        self._waiting: list[_Entry] | None = None
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         path.touch(mode=0o600)
         self.db = sqlite3.connect(path, isolation_level=None)
@@ -60,26 +65,64 @@ class Journal:
         self.db.executescript(_SCHEMA)
 
     def write(self, code: str, data: Mapping[str, Any] | None = None, message: str = "") -> int | None:
-        """Append one entry; its sequence number, or None when it could not be written (counted in ``lost``)."""
+        """Append one entry; its sequence number, or None: it could not be written (counted in ``lost``), or waits for the
+        end of ``together``.
+        """
         known = CODES[code]
         text = json.dumps(data or {}, default=str, allow_nan=False)
+        entry = (utc_iso(), boot_id(), monotonic_s(), code, known.severity, message or known.meaning, text)
+        if self._waiting is not None:
+            self._waiting.append(entry)
+            return None
+        return self._keep([entry])
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Entries written inside are stamped at once and kept in one transaction at the end, also when that is an error."""
+        if self._waiting is not None:
+            yield
+            return
+        self._waiting = []
         try:
-            if self.lost > self._reported_lost:
-                self._append("JOURNAL_LOST", CODES["JOURNAL_LOST"].severity, "", json.dumps({"lost": self.lost}))
-                self._reported_lost = self.lost
-            return self._append(code, known.severity, message or known.meaning, text)
+            yield
+        finally:
+            waiting, self._waiting = self._waiting, None
+            if waiting:
+                self._keep(waiting)
+
+    def _keep(self, entries: list[_Entry]) -> int | None:
+        """Append in one transaction; the last one's sequence number, or None when all of them were lost."""
+        try:
+            with self._transaction():
+                if self.lost > self._reported_lost:
+                    lost = CODES["JOURNAL_LOST"]
+                    said = json.dumps({"lost": self.lost})
+                    self._append((*entries[0][:3], lost.name, lost.severity, lost.meaning, said))
+                seqs = [self._append(entry) for entry in entries]
+            self._reported_lost = self.lost
+            return seqs[-1]
         except sqlite3.Error as error:
-            self.lost += 1
-            if self.lost in (1, 10, 100) or self.lost % 1000 == 0:
-                log.error("journal: %d entries lost, the last one %s %s: %s", self.lost, code, text, error)
+            before, self.lost = self.lost, self.lost + len(entries)
+            if before == 0 or len(str(before)) < len(str(self.lost)) or before // 1000 < self.lost // 1000:
+                log.error("journal: %d entries lost, the last one %s %s: %s", self.lost, *entries[-1][3::3], error)
             return None
 
-    def _append(self, code: str, severity: str, message: str, data: str) -> int:
-        done = self.db.execute(
-            "INSERT INTO timeline (at, boot_id, mono_s, code, severity, message, data) VALUES (?,?,?,?,?,?,?)",
-            (utc_iso(), boot_id(), monotonic_s(), code, severity, message, data),
-        )
-        return int(done.lastrowid or 0)
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        if self.db.in_transaction:  # the caller's own: kept or lost with it
+            yield
+            return
+        self.db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self.db.execute("COMMIT")
+        except BaseException:
+            if self.db.in_transaction:
+                self.db.execute("ROLLBACK")
+            raise
+
+    def _append(self, entry: _Entry) -> int:
+        return int(self.db.execute(_INSERT, entry).lastrowid or 0)
 
     def entries(self, after_seq: int = 0, limit: int = 500, code: str | None = None) -> list[dict[str, Any]]:
         where, args = "seq > ?", [after_seq]

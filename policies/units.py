@@ -20,10 +20,12 @@ __all__ = [
     "Reason",
     "RuleView",
     "RunView",
+    "Scope",
     "Unit",
     "desired",
     "duties",
     "holding_rules",
+    "in_scope",
     "reasons",
 ]
 
@@ -126,8 +128,11 @@ class Desired:
         return bool(self.reasons) and all(reason.run for reason in self.reasons)
 
 
-def _in_scope(unit: Unit, scope: Scope, duty_device: str) -> bool:
-    """With the CPU as duty device, device work is CPU work too. ``io`` binds all work: none is known to do no I/O."""
+def in_scope(unit: Unit, scope: Scope, duty_device: str) -> bool:
+    """Whether work of ``scope`` includes the unit.
+
+    With the CPU as duty device, device work is CPU work too. ``io`` binds all work: none is known to do no I/O.
+    """
     if scope in ("all", "io"):
         return True
     if scope == "gpu":
@@ -173,14 +178,14 @@ def reasons(unit: Unit, node: NodeView) -> tuple[Reason, ...]:
 
 def _rule_reasons(unit: Unit, rule: RuleView, node: NodeView) -> list[Reason]:
     found = []
-    if rule.holding and rule.pause is not None and _in_scope(unit, rule.pause, node.duty_device):
+    if rule.holding and rule.pause is not None and in_scope(unit, rule.pause, node.duty_device):
         found.append(Reason("PROTECTION_PAUSE", f"rule {rule.id} pauses fleet work of scope {rule.pause}"))
-    if rule.holding and rule.evict is not None and _in_scope(unit, rule.evict, node.duty_device):
+    if rule.holding and rule.evict is not None and in_scope(unit, rule.evict, node.duty_device):
         found.append(
             Reason("PROTECTION_EVICT", f"rule {rule.id} evicts fleet work of scope {rule.evict}", action="evict")
         )
     for phase in rule.phases:
-        if phase.on and _in_scope(unit, phase.scope, node.duty_device):
+        if phase.on and in_scope(unit, phase.scope, node.duty_device):
             words = "is on" if phase.readable else "cannot be read, so it counts as on"
             found.append(Reason("PROTECTION_PHASE_ON", f"phase {phase.index + 1} of rule {rule.id} {words}"))
     if node.mode == "strict_yield" and rule.active:

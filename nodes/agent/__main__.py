@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import fcntl
+import gc
 import logging
 import os
 import re
@@ -36,6 +37,7 @@ def main() -> int:
         default=Path(__file__).resolve().parents[2] / "modules",
         help="bundles that come with the product",
     )
+    parser.add_argument("--slots", type=int, default=os.cpu_count() or 1, help="jobs that may run at once")
     asked = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     if not NODE_NAME.match(asked.node):
@@ -46,7 +48,7 @@ def main() -> int:
     if lock is None:
         print(f"an agent for node {asked.node} runs already in {asked.home}; see: cotenant status", file=sys.stderr)
         return 2
-    return asyncio.run(run(asked.home, asked.node, asked.modules))
+    return asyncio.run(run(asked.home, asked.node, asked.modules, max(1, asked.slots)))
 
 
 def take_lock(home: Path, node: str) -> int | None:
@@ -62,8 +64,9 @@ def take_lock(home: Path, node: str) -> int | None:
     return handle
 
 
-async def run(home: Path, node: str, modules: Path) -> int:
+async def run(home: Path, node: str, modules: Path, slots: int) -> int:
     agent = Agent(home, node, modules)
+    agent.slots = slots
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -74,6 +77,9 @@ async def run(home: Path, node: str, modules: Path) -> int:
     # The first tick judges every rule before anything is let go or admitted, and before anybody can ask.
     agent.tick()
     await server.start()
+    # What was made until here stays: a collection in the middle of a phase change would look at all of it (milliseconds).
+    gc.collect()
+    gc.freeze()
     log.info("node %s: agent on %s, section version %d", node, server.path, agent.section_version)
     ticking = asyncio.create_task(tick_for_ever(agent))
     stepping = asyncio.create_task(step_jobs_for_ever(agent))

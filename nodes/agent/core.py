@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from nodes.agent.at_once import AtOnce
 from nodes.agent.observe import Observer
 from nodes.agent.runs import ActiveRun, Runs
 from nodes.client import node_dir
@@ -25,7 +26,7 @@ from nodes.journal import Journal
 from nodes.meters.cpu import CpuMeter, Unreadable
 from nodes.modules import ModuleStore
 from nodes.sources.hub import SourceHub
-from nodes.sources.views import ProgressView
+from nodes.sources.views import PhaseUpdate, ProgressView
 from policies.harness.conditions import Conditions
 from policies.refusal import Refused
 from policies.section import Section, SectionErrors, digest, parse_section
@@ -77,11 +78,13 @@ class Agent:
         self.hub = SourceHub(monotonic_s)
         self.hub.configure(self.section, str(Path.home()))
         self.observer = Observer(self.journal, self.hub)
+        self.at_once = AtOnce(self.jobs, self.unit)
         self.meter = CpuMeter()
         self.shares: dict[str, float | Unreadable] = {}
         self._metered_s = monotonic_s()
         self.runs = Runs(self.journal)
         self.slots = os.cpu_count() or 1
+        self.at_once.configure(self.section)
         self.view = NodeView(admits=False, admits_why="the agent has not judged every rule yet")
         self._pulse = asyncio.Event()
         self.tick_late_s = 0.0
@@ -110,6 +113,7 @@ class Agent:
         self.section_version, self.section, self.section_text = version, section, text
         self.hub.configure(section, str(Path.home()))
         self.observer.configure(section)
+        self.at_once.configure(section)
         self.journal.write(
             "PROTECTION_CONFIG", {"version": version, "by": by, "rules": [rule.id for rule in section.rules]}
         )
@@ -139,8 +143,8 @@ class Agent:
             self.ticked_s = now_s
             self.pulse()
             return
+        self.take_phases(self.hub.poll("tick"))
         self.observer.refresh(now_s, self.trees())
-        self.observer.note_phases(self.hub.poll("tick"))
         self._read_meter(now_s)
         if active is not None and active.part == "grant" and active.spec.feed is not None:
             self.feed(active)
@@ -174,12 +178,32 @@ class Agent:
 
     def on_source_event(self) -> None:
         """The watcher woke us: read what changed; a phase of an ``immediate`` rule acts now, the rest waits for the tick."""
-        updates = self.hub.poll("event")
-        self.observer.note_phases(updates)
-        immediate = {rule.id for rule in self.section.rules if rule.immediate}
-        if any(update.rule_id in immediate for update in updates):
-            self.evaluate("event")
+        with self.journal.together():
+            updates = self.hub.poll("event")
+            if updates:
+                self.take_phases(updates, every_rule=False)
+                immediate = {rule.id for rule in self.section.rules if rule.immediate}
+                if any(update.rule_id in immediate for update in updates):
+                    self.evaluate("event")
         self.pulse()
+
+    def sources(self) -> list[dict[str, Any]]:
+        """A row a source, as the verb ``sources`` gives them."""
+        rows = self.hub.describe()
+        for row in rows:
+            kept = self.observer.latencies.get((row["rule"], row["index"])) if row["role"] == "phase" else None
+            if kept is not None:
+                row |= {"latency_p50_ms": kept.quantile_ms(0.5), "latency_p99_ms": kept.quantile_ms(0.99)}
+        return rows
+
+    def take_phases(self, updates: Sequence[PhaseUpdate], *, every_rule: bool = True) -> None:
+        """Stop what phases that just began pause, then say so."""
+        paused = self.at_once.pause(updates, every_rule=every_rule)
+        self.observer.note_phases(updates, paused)
+        jobs = {attempt.attempt_id: attempt.job_id for attempt in self.jobs.attempts()} if paused else {}
+        for each in paused.values():
+            for name in each.held:
+                self.journal.write("PROTECTION_PAUSE", {"attempt": name, "job": jobs.get(name), "why": [each.why]})
 
     def evaluate(self, how: How) -> None:
         """Judge every unit and every waiting job, and carry it out."""
@@ -191,6 +215,7 @@ class Agent:
         if self._admit():
             # A newcomer takes its share from the others at once, not at the next tick.
             self._carry_out()
+        self.at_once.prepare()
 
     def _carry_out(self) -> None:
         """Bring each unit to what it should do. Pauses first, all of one reason together: they are what cannot wait."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from nodes.agent.at_once import Paused
 from nodes.clock import monotonic_s
 from nodes.identity import ProcessId
 from nodes.journal import Journal
@@ -20,6 +21,7 @@ from policies.memory_guard import GuardState, MemorySignals, step_guard
 from policies.rules import Group, ProcInfo, RuleEvent, RuleState, Verdicts, expand_home, groups, start_rule, step_rule
 from policies.section import Rule, Section, timing
 from policies.section.models import Timing
+from policies.sources.latency import Latencies
 from policies.units import NodeView, PhaseView, RuleView, RunView
 
 __all__ = ["Observer"]
@@ -29,6 +31,7 @@ DEVICE_USE_CORES = 0.05
 # A program that paused between steps still counts as using the device for this long.
 DEVICE_USE_KEPT_S = 60.0
 PHASE_ON = ("on",)
+NOTHING: Mapping[int, Paused] = {}
 
 
 @dataclass(slots=True)
@@ -57,6 +60,7 @@ class Observer:
         self._use: dict[str, _Use] = {}
         self._phases: dict[tuple[str, int], bool] = {}
         self._begun: dict[str, int] = {}
+        self.latencies: dict[tuple[str, int], Latencies] = {}
         self._sources_ok: dict[str, bool] = {}
         self._victim: str | None = None
         self._home = str(Path.home())
@@ -222,9 +226,12 @@ class Observer:
         found = self._groups.get(rule)
         return frozenset((p.pid, p.start_ticks or 0) for p in found.roots) if found else frozenset()
 
-    def note_phases(self, updates: Sequence[PhaseUpdate]) -> None:
-        """Journal each change of a phase, short ones between two judgements too."""
-        for update in updates:
+    def note_phases(self, updates: Sequence[PhaseUpdate], paused: Mapping[int, Paused] = NOTHING) -> None:
+        """Journal each change of a phase, short ones between two judgements too.
+
+        ``paused``: what was stopped at once, by the index of the update that asked for it.
+        """
+        for at, update in enumerate(updates):
             was_on, is_on = update.old in PHASE_ON, update.new in PHASE_ON
             if was_on == is_on:
                 continue
@@ -239,8 +246,17 @@ class Observer:
                     "path": update.path,
                     "why": update.why,
                     "code": update.code,
-                },
+                }
+                | self._latency((update.rule_id, update.index), paused.get(at)),
             )
+
+    def _latency(self, phase: tuple[str, int], paused: Paused | None) -> dict[str, Any]:
+        if paused is None:
+            return {}
+        if paused.latency_ms is not None:
+            self.latencies.setdefault(phase, Latencies()).add(paused.latency_ms)
+        latency_ms = None if paused.latency_ms is None else round(paused.latency_ms, 3)
+        return {"paused": list(paused.attempts), "paused_to": paused.to, "latency_ms": latency_ms}
 
     def phases_begun(self, rule: str) -> int:
         return self._begun.get(rule, 0)

@@ -18,6 +18,8 @@ __all__ = ["CLOCK_TICKS", "STOPPED", "Proc", "ProcSystem", "System", "signal_tre
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 STOPPED = "Tt"
 DEAD = "ZX"
+# Process descriptors kept open, the longest unused closed first.
+GRIPS_MAX = 128
 
 
 class Proc(NamedTuple):
@@ -48,6 +50,9 @@ class System(Protocol):
 
 class ProcSystem:
     """The running machine."""
+
+    def __init__(self) -> None:
+        self._grips: dict[tuple[int, int], int] = {}
 
     def stat(self, pid: int) -> Proc | None:
         """The process, zombies included; None where there is none.
@@ -100,21 +105,45 @@ class ProcSystem:
         return found
 
     def kill(self, pid: int, start_ticks: int, sig: int) -> bool:
-        """Send ``sig`` to exactly that process; False where it is gone (or the pid is another's by now)."""
-        try:
-            fd = os.pidfd_open(pid)
-        except (ProcessLookupError, OSError):
+        """Send ``sig`` to exactly that process; False where it is gone (or the pid is another's by now).
+
+        The process's descriptor is kept: who is signalled again (stopped, let go) is so by one system call, and still
+        cannot be another process.
+        """
+        fd = self._grip(pid, start_ticks)
+        if fd is None:
             return False
         try:
-            now = self.stat(pid)
-            if now is None or now.start_ticks != start_ticks:
-                return False
             signal.pidfd_send_signal(fd, sig)
         except ProcessLookupError:
+            self._let_go((pid, start_ticks))
             return False
-        finally:
-            os.close(fd)
         return True
+
+    def _grip(self, pid: int, start_ticks: int) -> int | None:
+        who = (pid, start_ticks)
+        fd = self._grips.pop(who, None)
+        if fd is None:
+            try:
+                fd = os.pidfd_open(pid)
+            except OSError:
+                return None
+            try:
+                now = self.stat(pid)
+            except OSError:
+                now = None
+            if now is None or now.start_ticks != start_ticks:
+                os.close(fd)
+                return None
+        self._grips[who] = fd  # newest last
+        if len(self._grips) > GRIPS_MAX:
+            self._let_go(next(iter(self._grips)))
+        return fd
+
+    def _let_go(self, who: tuple[int, int]) -> None:
+        fd = self._grips.pop(who, None)
+        if fd is not None:
+            os.close(fd)
 
 
 def _kernel_lists_children() -> bool:

@@ -32,6 +32,7 @@ MAX_REST_S = 0.02
 # Growth that no event told of, this often in a row, means that the file system gives none.
 UNANNOUNCED = 2
 MAX_SETTLE = 4
+MAX_ASKED = 64
 
 
 class SourceHub:
@@ -56,6 +57,8 @@ class SourceHub:
         self._feeds: dict[str, Feed] = {}
         self._progress: dict[str, tuple[Feed, Progress]] = {}
         self._phases: dict[tuple[str, int], tuple[Feed, Phase]] = {}
+        self._asked: dict[tuple[str, bool], list[tuple[Feed, bool]]] = {}
+        self._behind = False
         self._wakes_left = IDLE_WAKES_AT_ONCE
         self._woke_at_s = clock()
 
@@ -81,6 +84,7 @@ class SourceHub:
         """
         before, before_progress, before_phases = self._feeds, self._progress, self._phases
         self._feeds, self._progress, self._phases = {}, {}, {}
+        self._asked.clear()
 
         def feed_of(file: str) -> tuple[Feed, bool]:
             pattern = matching.expand_home(file, owner_home)
@@ -136,6 +140,26 @@ class SourceHub:
 
     def _poll_events(self) -> list[PhaseUpdate]:
         paths, everything = self._watch.changed()
+        todo = self._concerned(paths, everything)
+        updates = self._read(todo, "event", paths)
+        if everything:
+            rest = [(feed, True) for feed in self._feeds.values() if all(feed is not done for done, _ in todo)]
+            updates += self._read(rest, "poll", paths)
+        return updates
+
+    def _concerned(self, paths: dict[str, bool], everything: bool) -> list[tuple[Feed, bool]]:
+        """The feeds to read, and which of them may follow another file now."""
+        if len(paths) == 1 and not everything and not self._behind:
+            # one known file grew: by far the most frequent, and between a phase's line and the pause
+            event = next(iter(paths.items()))
+            if event not in self._asked:
+                if len(self._asked) >= MAX_ASKED:  # a neighbour that makes files without end
+                    self._asked.clear()
+                self._asked[event] = self._touched(paths, everything)
+            return self._asked[event]
+        return self._touched(paths, everything)
+
+    def _touched(self, paths: dict[str, bool], everything: bool) -> list[tuple[Feed, bool]]:
         todo: list[tuple[Feed, bool]] = []
         for feed in self._feeds.values():
             rescan = concerned = False
@@ -145,11 +169,7 @@ class SourceHub:
                 rescan |= again
             if concerned or (feed.behind and not everything):
                 todo.append((feed, rescan))
-        updates = self._read(todo, "event", paths)
-        if everything:
-            rest = [(feed, True) for feed in self._feeds.values() if all(feed is not done for done, _ in todo)]
-            updates += self._read(rest, "poll", paths)
-        return updates
+        return todo
 
     def _read(self, todo: list[tuple[Feed, bool]], how: How, announced: dict[str, bool]) -> list[PhaseUpdate]:
         updates: list[PhaseUpdate] = []
@@ -173,6 +193,9 @@ class SourceHub:
                 found, reading = feed.read(self._clock(), self._wall(), how, rescan=True)
                 updates += found
                 behind |= reading.behind
+        if rescanned:
+            self._asked.clear()  # a feed may follow another file, or look elsewhere
+        self._behind = any(feed.behind for feed in self._feeds.values())
         if behind:
             self._watch.wake_soon()
         return updates

@@ -78,5 +78,29 @@ def test_a_journal_that_cannot_be_written_loses_no_protection_and_says_so_later(
     assert journal.entries(code="JOURNAL_LOST")[0]["data"] == {"lost": 2}
 
 
+def test_entries_written_together_are_stamped_at_once_and_kept_as_one(journal: Journal) -> None:
+    with journal.together():
+        journal.write("PROTECTION_PHASE_ON")
+        assert journal.last_seq() == 0
+        with journal.together():
+            journal.write("PROTECTION_PAUSE")
+        assert journal.last_seq() == 0
+        later = time.monotonic()
+    assert [e["code"] for e in journal.entries()] == ["PROTECTION_PHASE_ON", "PROTECTION_PAUSE"]
+    assert all(e["mono_s"] <= later for e in journal.entries())
+
+
+def test_entries_written_together_are_kept_also_when_an_error_follows(journal: Journal) -> None:
+    def fail() -> None:
+        with journal.together():
+            journal.write("PROTECTION_PAUSE")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert journal.last_seq() == 1
+    assert journal.write("PROTECTION_RESUME") == 2
+
+
 def test_the_file_is_its_owners_alone(journal: Journal) -> None:
     assert os.stat(journal.path).st_mode & 0o077 == 0

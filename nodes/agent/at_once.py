@@ -1,0 +1,135 @@
+"""What cannot wait for the next judgement: a phase began, and the fleet work that it pauses is stopped now.
+
+Between the line that was read and the signals stands a look into a table: which attempts each phase pauses. It is made
+anew after each judgement, by the same pure question (is the unit in the phase's scope?). Everything else of a hold (walks of
+trees, the journal, admission) follows when the signals are out; ``evaluate``, which comes after, sees the same facts and
+carries on from there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from nodes.clock import monotonic_s
+from nodes.jobs import Attempt, JobManager
+from nodes.jobs.attempt import hold_way
+from nodes.jobs.proctree import STOPPED
+from nodes.sources.views import PhaseUpdate
+from policies.section import Section
+from policies.sources.latency import latency_s
+from policies.units import Unit, in_scope
+
+__all__ = ["AtOnce", "Paused"]
+
+# How long the loop looks whether its SIGSTOPs took effect, and how often. A runner that waits for a core meanwhile does
+# nothing either; ``Attempt.step`` confirms its hold later.
+LOOK_S = 1e-3
+LOOK_EVERY_S = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """What was done at once for a phase.
+
+    Attributes:
+        attempts: the attempts that were paused, in order.
+        held: those of them whose hold is complete; the others' follows with the whole judgement.
+        why: in the words of ``policies.units``.
+        to: what the latency runs to: every runner seen stopped, the last signal sent, or the last pause document written.
+        latency_ms: from the source's write; None where that is not known or nothing ran.
+    """
+
+    attempts: tuple[str, ...]
+    held: tuple[str, ...]
+    why: str
+    to: Literal["stopped", "signalled", "asked"]
+    latency_ms: float | None
+
+
+class AtOnce:
+    """Holds what a phase's ``pause_fleet`` names, ahead of the whole judgement."""
+
+    def __init__(self, jobs: JobManager, unit: Callable[[Attempt], Unit]) -> None:
+        self._jobs = jobs
+        self._unit = unit
+        self._section = Section()
+        self._paused_by: dict[tuple[str, int], list[Attempt]] = {}
+        self._immediate: frozenset[str] = frozenset()
+
+    def configure(self, section: Section) -> None:
+        self._section = section
+        self._immediate = frozenset(rule.id for rule in section.rules if rule.immediate)
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Which attempts each phase pauses. To be called when attempts came or went."""
+        device = self._section.node.duty_device
+        units = [(attempt, self._unit(attempt)) for attempt in self._jobs.attempts()]
+        self._paused_by = {
+            (rule.id, index): [attempt for attempt, unit in units if in_scope(unit, during.pause_fleet.scope, device)]
+            for rule in self._section.rules
+            for index, during in enumerate(rule.during)
+            if during.pause_fleet is not None
+        }
+
+    def pause(self, updates: Sequence[PhaseUpdate], *, every_rule: bool) -> Mapping[int, Paused]:
+        """Stop what the phases that are on after ``updates`` pause.
+
+        Args:
+            updates: phase changes in their order.
+            every_rule: at a tick all phases count; between ticks those of ``immediate`` rules.
+
+        Returns:
+            What was done, by the index in ``updates`` of the change that asked for it.
+        """
+        newest = {(update.rule_id, update.index): at for at, update in enumerate(updates)}
+        done: dict[int, Paused] = {}
+        for key, at in newest.items():
+            if updates[at].new == "on" and (every_rule or key[0] in self._immediate):
+                running = [a for a in self._paused_by.get(key, ()) if a.state in ("starting", "running")]
+                if running:
+                    done[at] = self._stop(running, updates[at])
+        return done
+
+    def _stop(self, attempts: Sequence[Attempt], update: PhaseUpdate) -> Paused:
+        frozen = [attempt for attempt in attempts if hold_way(attempt.capabilities) == "freeze"]
+        asked = [attempt for attempt in attempts if hold_way(attempt.capabilities) == "document"]
+        for attempt in frozen:
+            attempt.brake()
+        to: Literal["stopped", "signalled", "asked"] = "asked"
+        why = f"phase {update.index + 1} of rule {update.rule_id} is on"
+        if asked:
+            self._jobs.hold_all([attempt.attempt_id for attempt in asked], why)
+        else:
+            to = "stopped" if _seen_stopped(frozen) else "signalled"
+        seen_s = latency_s(time.time(), update.source_mtime_s, update.line_time_s)
+        latency_ms = None if seen_s is None or not (frozen or asked) else seen_s * 1e3
+        held = tuple(attempt.attempt_id for attempt in asked if attempt.state == "held")
+        return Paused(tuple(a.attempt_id for a in (*frozen, *asked)), held, why, to, latency_ms)
+
+
+def _seen_stopped(attempts: Sequence[Attempt]) -> bool:
+    """Whether every runner's process is in state T, looked at for no longer than ``LOOK_S``."""
+    left = [attempt for attempt in attempts if attempt.runner is not None]
+    if len(left) < len(attempts):
+        return False
+    until_s = monotonic_s() + LOOK_S
+    while True:
+        left = [attempt for attempt in left if not _stopped(attempt)]
+        if not left:
+            return True
+        if monotonic_s() >= until_s:
+            return False
+        time.sleep(LOOK_EVERY_S)
+
+
+def _stopped(attempt: Attempt) -> bool:
+    assert attempt.runner is not None
+    try:
+        proc = attempt.system.stat(attempt.runner.pid)
+    except OSError:
+        return False
+    return proc is None or proc.dead or proc.state in STOPPED
