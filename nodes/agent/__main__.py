@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import fcntl
-import gc
 import logging
 import os
 import re
@@ -77,9 +76,6 @@ async def run(home: Path, node: str, modules: Path, slots: int) -> int:
     # The first tick judges every rule before anything is let go or admitted, and before anybody can ask.
     agent.tick()
     await server.start()
-    # What was made until here stays: a collection in the middle of a phase change would look at all of it (milliseconds).
-    gc.collect()
-    gc.freeze()
     log.info("node %s: agent on %s, section version %d", node, server.path, agent.section_version)
     ticking = asyncio.create_task(tick_for_ever(agent))
     stepping = asyncio.create_task(step_jobs_for_ever(agent))
