@@ -30,4 +30,5 @@ else
   "$venv/bin/python" -m pip install --quiet -r requirements.lock
   "$venv/bin/python" -m pip install --quiet --no-deps -e .
 fi
+"$venv/bin/python" -m cotenant.fleet.template
 echo "setup: $venv is ready (Python $version)"

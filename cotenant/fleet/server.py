@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 
 from cotenant.fleet.process import Background, prefect_env
+from cotenant.fleet.template import seed
 from policies.refusal import Refused
 
 __all__ = ["PrefectServer", "is_healthy", "listens"]
@@ -177,6 +178,7 @@ class PrefectServer:
             # In memory a lease is forgotten by a restart, and its slot stays taken for ever.
             "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
         }
+        seed(self.home / "prefect")
         self._log_from = self.process.log.stat().st_size if self.process.log.exists() else 0
         self.process.start(self._command(port), env, cwd=self.home)
         return port
