@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from policies.caps import NO_CAPS, NO_RESERVE, Caps, Reserve, strictest_caps, sum_of_reserves
+from policies.reaction import Level
 from policies.work import WorkSelector
 
 __all__ = [
@@ -22,11 +24,13 @@ __all__ = [
     "RunView",
     "Scope",
     "Unit",
+    "caps_in_force",
     "desired",
     "duties",
     "holding_rules",
     "in_scope",
     "reasons",
+    "reserve_in_force",
 ]
 
 Scope = Literal["all", "cpu", "gpu", "io"]
@@ -44,21 +48,33 @@ class Unit:
     device: bool
     cooperative: bool = True
     feed_of: str | None = None
+    cores: float = 1.0
+    """What its stage declares."""
+    gpu: bool = False
+    """Whether it uses a GPU (with the CPU as duty device all work is device work, and some of it uses no GPU)."""
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseView:
-    """A ``during`` block. ``on`` is already true for a phase that cannot be read."""
+    """A ``during`` block. ``on`` is already true for a phase that cannot be read. ``scope``: of its ``pause_fleet``."""
 
     index: int
     on: bool
-    scope: Scope
+    scope: Scope | None
     readable: bool = True
+    evict: Scope | None = None
+    lower: Scope | None = None
+    cap: Caps = NO_CAPS
+    reserve: Reserve = NO_RESERVE
 
 
 @dataclass(frozen=True, slots=True)
 class RuleView:
-    """A rule at this instant. ``uses_device`` None is unknown and counts as using it."""
+    """A rule at this instant. ``uses_device`` None is unknown and counts as using it.
+
+    ``reaction`` is what its ``protect`` lets other fleet work do; None while it was not judged, which holds that work.
+    ``measures``: all fleet work is held, so that the program is measured without it.
+    """
 
     id: str
     active: bool
@@ -68,6 +84,27 @@ class RuleView:
     pause: Scope | None = None
     evict: Scope | None = None
     phases: tuple[PhaseView, ...] = ()
+    protects_share: bool = False
+    protects_stall: bool = False
+    reaction: Level | None = None
+    reaction_why: str = ""
+    measures: bool = False
+    lower: Scope | None = None
+    cap: Caps = NO_CAPS
+    reserve: Reserve = NO_RESERVE
+
+    @property
+    def protects(self) -> bool:
+        return self.protects_progress or self.protects_share or self.protects_stall
+
+    @property
+    def level(self) -> Level:
+        """What other fleet work may do beside it. A rule that protects and was not judged holds it while the rule holds."""
+        if not self.protects:
+            return "free"
+        if self.reaction is None:
+            return "paused" if self.holding else "free"
+        return self.reaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +140,7 @@ class NodeView:
     admits: bool = True
     """False while nothing may start: the agent has not judged every rule yet, or memory is short or unknown."""
     admits_why: str = ""
+    admits_code: str = "MEMORY_SOFT"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +160,9 @@ class Desired:
     action: Action
     reasons: tuple[Reason, ...]
     duty: float | None = None
+    lowered: bool = False
+    """In the lowest scheduling class, held or not."""
+    threads: int | None = None
 
     @property
     def unlimited(self) -> bool:
@@ -141,10 +182,40 @@ def in_scope(unit: Unit, scope: Scope, duty_device: str) -> bool:
 
 
 def holding_rules(node: NodeView) -> tuple[RuleView, ...]:
-    """Rules that hold device work back: they protect the program's progress and it uses the device (or may)."""
+    """Rules that hold device work back: they protect its progress or its share of the device, and it uses it (or may)."""
     return tuple(
-        rule for rule in node.rules if rule.holding and rule.protects_progress and rule.uses_device is not False
+        rule
+        for rule in node.rules
+        if rule.holding and (rule.protects_progress or rule.protects_share) and rule.uses_device is not False
     )
+
+
+def caps_in_force(node: NodeView) -> Caps:
+    """The strictest of what active rules, and phases that are on, cap."""
+    caps = [rule.cap for rule in node.rules if rule.active]
+    caps += [phase.cap for rule in node.rules for phase in rule.phases if phase.on]
+    return strictest_caps(caps)
+
+
+def reserve_in_force(node: NodeView) -> Reserve:
+    """What active rules, and phases that are on, set aside."""
+    reserves = [rule.reserve for rule in node.rules if rule.active]
+    reserves += [phase.reserve for rule in node.rules for phase in rule.phases if phase.on]
+    return sum_of_reserves(reserves)
+
+
+def is_lowered(unit: Unit, node: NodeView) -> bool:
+    """Whether it belongs in the lowest scheduling class: a rule or a phase says so, or harm to a program does."""
+    exempt = node.run.rule if node.run is not None and node.run.tests(unit) else None
+    for rule in node.rules:
+        if rule.active and rule.lower is not None and in_scope(unit, rule.lower, node.duty_device):
+            return True
+        if any(p.on and p.lower is not None and in_scope(unit, p.lower, node.duty_device) for p in rule.phases):
+            return True
+        graded = not unit.device and node.mode != "fleet_first" and rule.id != exempt
+        if graded and rule.level != "free":
+            return True
+    return False
 
 
 def reasons(unit: Unit, node: NodeView) -> tuple[Reason, ...]:
@@ -158,22 +229,28 @@ def reasons(unit: Unit, node: NodeView) -> tuple[Reason, ...]:
     exempt = node.run.rule if node.run is not None and node.run.tests(unit) else None
     if unit.device:
         found += _device_reasons(node, exempt)
-    elif node.mode != "fleet_first":
-        # The graded reaction (lower, then pause, on measured harm) is stricter here: held while the rule is active.
-        found += [
-            Reason(
-                "PROTECTION_PAUSE",
-                f"rule {rule.id} protects a program that is running, and mode is {node.mode}",
-                'mode = "fleet_first", or wait until the program ends',
-            )
-            for rule in node.rules
-            if rule.holding and rule.protects_progress and rule.id != exempt
-        ]
+    if node.mode != "fleet_first":
+        found += _reaction_reasons(unit, node, exempt)
     if node.run is not None:
         found += _run_reasons(unit, node.run)
     elif unit.feed_of is not None:
         found.append(Reason("RUN_HOLD", f"it feeds run {unit.feed_of}, which does not run now", action="evict"))
     return tuple(found)
+
+
+def _reaction_reasons(unit: Unit, node: NodeView, exempt: str | None) -> list[Reason]:
+    """What ``protect`` holds beyond device work: on harm, and for the stretch in which the program is measured alone."""
+    found = []
+    for rule in node.rules:
+        if not rule.protects or rule.id == exempt:
+            continue
+        if not unit.device and rule.level == "paused":
+            why = rule.reaction_why or "its program runs, and what fleet work costs it is not known yet"
+            code = "PROTECTION_BASELINE" if rule.measures else "PROTECTION_HARM"
+            found.append(Reason(code, f"rule {rule.id}: {why}", 'wait; or mode = "fleet_first"'))
+        elif unit.device and rule.measures and node.run is None:
+            found.append(Reason("PROTECTION_BASELINE", f"rule {rule.id}: {rule.reaction_why}", "wait a minute"))
+    return found
 
 
 def _rule_reasons(unit: Unit, rule: RuleView, node: NodeView) -> list[Reason]:
@@ -185,11 +262,15 @@ def _rule_reasons(unit: Unit, rule: RuleView, node: NodeView) -> list[Reason]:
             Reason("PROTECTION_EVICT", f"rule {rule.id} evicts fleet work of scope {rule.evict}", action="evict")
         )
     for phase in rule.phases:
-        if phase.on and in_scope(unit, phase.scope, node.duty_device):
-            words = "is on" if phase.readable else "cannot be read, so it counts as on"
-            found.append(Reason("PROTECTION_PHASE_ON", f"phase {phase.index + 1} of rule {rule.id} {words}"))
-    if node.mode == "strict_yield" and rule.active:
-        found.append(Reason("PROTECTION_PAUSE", f"rule {rule.id} is active and mode is strict_yield"))
+        words = "is on" if phase.readable else "cannot be read, so it counts as on"
+        said = f"phase {phase.index + 1} of rule {rule.id} {words}"
+        if phase.on and phase.scope is not None and in_scope(unit, phase.scope, node.duty_device):
+            found.append(Reason("PROTECTION_PHASE_ON", said))
+        if phase.on and phase.evict is not None and in_scope(unit, phase.evict, node.duty_device):
+            found.append(Reason("PROTECTION_EVICT", f"{said} and evicts scope {phase.evict}", action="evict"))
+    if node.mode == "strict_yield" and rule.holding:
+        state = "is active" if rule.active else "was active and cools down"
+        found.append(Reason("PROTECTION_PAUSE", f"rule {rule.id} {state} and mode is strict_yield"))
     return found
 
 
@@ -235,28 +316,44 @@ def duties(units: Sequence[Unit], node: NodeView) -> dict[str, float]:
     return {unit.attempt: node.run.duty / len(sharing) for unit in sharing}
 
 
+def over_the_caps(units: Sequence[Unit], caps: Caps) -> dict[str, Reason]:
+    """Of the units that would run, those beyond a ceiling, by attempt; the first of ``units`` keep their place."""
+    if not caps:
+        return {}
+    over: dict[str, Reason] = {}
+    slots, cores, gpu_jobs = 0, 0.0, 0
+    for unit in units:
+        gpu = 1 if unit.gpu else 0
+        if why := _over(caps, slots + 1, cores + unit.cores, gpu_jobs + gpu if gpu else None):
+            over[unit.attempt] = Reason("PROTECTION_CAP", why, "wait until the rule that caps is no longer active")
+            continue
+        slots, cores, gpu_jobs = slots + 1, cores + unit.cores, gpu_jobs + gpu
+    return over
+
+
+def _over(caps: Caps, slots: int, cores: float, gpu_jobs: int | None) -> str:
+    """What would be exceeded, in words; empty: nothing."""
+    if caps.slots is not None and slots > caps.slots:
+        return f"{caps.by} allows {caps.slots} jobs at once"
+    if caps.cpu_cores is not None and cores > caps.cpu_cores + 1e-9:
+        return f"{caps.by} allows fleet work {caps.cpu_cores:g} cores, and {cores:g} would be taken"
+    if caps.gpu_jobs is not None and gpu_jobs is not None and gpu_jobs > caps.gpu_jobs:
+        return f"{caps.by} allows {caps.gpu_jobs} GPU jobs at once"
+    return ""
+
+
 def desired(units: Sequence[Unit], node: NodeView) -> tuple[Desired, ...]:
-    """What every running unit should do now."""
-    shares = duties(units, node)
+    """What every running unit should do now. ``units`` come oldest first: under a ceiling the oldest go on."""
+    why_of = {unit.attempt: reasons(unit, node) for unit in units}
+    caps = caps_in_force(node)
+    for attempt, reason in over_the_caps([unit for unit in units if not why_of[unit.attempt]], caps).items():
+        why_of[attempt] = (reason,)
+    shares = duties([unit for unit in units if not why_of[unit.attempt]], node)
     found = []
     for unit in units:
-        why = reasons(unit, node)
+        why = why_of[unit.attempt]
         action: Action = "run" if not why else "evict" if any(r.action == "evict" for r in why) else "pause"
-        found.append(Desired(unit.attempt, action, why, shares.get(unit.attempt)))
+        found.append(
+            Desired(unit.attempt, action, why, shares.get(unit.attempt), is_lowered(unit, node), caps.threads)
+        )
     return tuple(found)
-
-
-def admission(unit: Unit, node: NodeView) -> tuple[Reason, ...]:
-    """What keeps a waiting job from starting; empty: it may start."""
-    why = list(reasons(unit, node))
-    if not node.admits:
-        why.append(Reason("MEMORY_SOFT", node.admits_why))
-    if (
-        unit.device
-        and node.run is not None
-        and node.run.part == "grant"
-        and node.run.duty is not None
-        and not unit.cooperative
-    ):
-        why.append(Reason("GPU_NOT_CERTIFIED", "the run asks for a duty and its runner cannot throttle"))
-    return tuple(why)
