@@ -19,11 +19,15 @@ _GB = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A unit that has its place already, held or not. ``footprint_bytes`` None: what it holds could not be read."""
+    """A unit that has its place already. ``footprint_bytes`` None: what it holds could not be read.
+
+    One that is held keeps its slot and its memory; cores and the places under a ceiling go to those that run.
+    """
 
     unit: Unit
     mem_bytes: float = 0.0
     footprint_bytes: int | None = None
+    held: bool = False
 
     @property
     def owed_bytes(self) -> float:
@@ -64,10 +68,10 @@ def admission(unit: Unit, node: NodeView, room: Room | None = None, mem_bytes: f
 
 
 def _no_room(unit: Unit, node: NodeView, room: Room, mem_bytes: float) -> list[Reason]:
-    units = [taken.unit for taken in room.taken]
+    units = [taken.unit for taken in room.taken if not taken.held]
     capped = over_the_caps([*units, unit], caps_in_force(node)).get(unit.attempt)
     found = [capped] if capped is not None else []
-    if len(units) >= room.slots:
+    if len(room.taken) >= room.slots:
         found.append(Reason("JOB_NO_SLOT", f"all {room.slots} slots of the node are taken"))
     found += _no_cores(unit, units, node, room)
     found += _no_memory(node, room, mem_bytes)

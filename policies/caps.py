@@ -6,7 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
-__all__ = ["NO_CAPS", "NO_RESERVE", "Caps", "Reserve", "strictest_caps", "sum_of_reserves"]
+from policies.section import models
+from policies.section.models import CapFleet
+
+__all__ = ["NO_CAPS", "NO_RESERVE", "Caps", "Reserve", "caps_of", "reserve_of", "strictest_caps", "sum_of_reserves"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +64,13 @@ def sum_of_reserves(reserves: Iterable[Reserve]) -> Reserve:
         sum(each.mem_bytes for each in found),
         ", ".join(dict.fromkeys(each.by for each in found if each.by)),
     )
+
+
+def caps_of(cap: CapFleet | None, by: str) -> Caps:
+    """A section's ``cap_fleet``."""
+    return NO_CAPS if cap is None else Caps(cap.slots, cap.cpu_cores, cap.threads, cap.gpu_jobs, by)
+
+
+def reserve_of(reserve: models.Reserve | None, by: str) -> Reserve:
+    """A section's ``reserve``."""
+    return NO_RESERVE if reserve is None else Reserve(reserve.cpu or 0.0, 1e9 * (reserve.mem_gb or 0.0), by)

@@ -20,6 +20,9 @@ class Code:
 
 _TABLE = (
     Code("AGENT_STARTED", "info", "the agent started"),
+    Code(
+        "AGENT_STARTING", "info", "the agent has not judged every rule yet: nothing is admitted", "wait a few seconds"
+    ),
     Code("AGENT_STOPPED", "info", "the agent stopped in order"),
     Code("AGENT_ADOPTED", "notice", "a restarted agent took over an attempt that was running"),
     Code("PROTECTION_CONFIG", "info", "a protection section came into force"),
@@ -33,6 +36,39 @@ _TABLE = (
     Code("PROTECTION_CLEARED", "info", "a rule is no longer active"),
     Code("PROTECTION_PAUSE", "info", "fleet work was held"),
     Code("PROTECTION_RESUME", "info", "held fleet work goes on"),
+    Code("PROTECTION_LOWERED", "info", "fleet work runs in the lowest scheduling class"),
+    Code("PROTECTION_RAISED", "info", "fleet work runs in its usual scheduling class again"),
+    Code(
+        "PROTECTION_LOWER",
+        "notice",
+        "a program is slowed to its limit: other fleet work is lowered",
+        "wait; its figures: cotenant explain NODE",
+    ),
+    Code(
+        "PROTECTION_HARM",
+        "warning",
+        "a program is slowed to more than twice its limit, or its speed is unknown: other fleet work is held",
+        "wait until it runs at its speed again; its figures: cotenant explain NODE",
+    ),
+    Code("PROTECTION_CALM", "info", "a program runs at its speed: other fleet work runs as usual"),
+    Code(
+        "PROTECTION_BASELINE",
+        "info",
+        "a program's speed without fleet work: measured, or fleet work is held for a minute to measure it",
+        "wait a minute; where it lasts: cotenant protection sources NODE",
+    ),
+    Code(
+        "PROTECTION_CAP",
+        "info",
+        "a rule's ceiling on fleet work (cap_fleet) is reached",
+        "wait until the rule is no longer active, or raise its cap_fleet",
+    ),
+    Code(
+        "PROTECTION_RESERVE",
+        "info",
+        "what is left is set aside for a program (reserve)",
+        "wait until the rule is no longer active, or reserve less",
+    ),
     Code("PROTECTION_EVICT", "notice", "fleet work was stopped and requeued"),
     Code("PROTECTION_PHASE_ON", "info", "a phase of the protected program began"),
     Code("PROTECTION_PHASE_OFF", "info", "a phase of the protected program ended"),
@@ -58,9 +94,23 @@ _TABLE = (
     ),
     Code("MEMORY_SOFT", "notice", "memory is short: no fleet work is admitted"),
     Code("MEMORY_HARD", "warning", "memory is very short: the largest fleet job is evicted"),
+    Code(
+        "MEMORY_SHORT",
+        "info",
+        "there is no room for what a job's stage declares (mem_gb)",
+        "wait until jobs end, or declare less in the module's manifest",
+    ),
+    Code("MEMORY_UNKNOWN", "warning", "memory cannot be read: nothing is admitted", "cotenant node show NODE"),
     Code("MEMORY_CLEAR", "info", "memory is no longer short"),
     Code("JOB_QUEUED", "info", "a job was queued"),
     Code("JOB_WAITING", "info", "a job waits, with its reason"),
+    Code("JOB_NO_SLOT", "info", "as many jobs run as the node has slots", "wait until a job ends"),
+    Code(
+        "JOB_NO_CORES",
+        "info",
+        "running jobs declare the node's cores",
+        "wait until a job ends, or declare fewer cores in the module's manifest",
+    ),
     Code("JOB_ADMITTED", "info", "a job was admitted"),
     Code("JOB_STARTED", "info", "an attempt's runner started"),
     Code("JOB_ENDED", "info", "an attempt ended"),

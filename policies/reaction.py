@@ -13,7 +13,7 @@ What is not known counts as harm over twice the target, and without a baseline n
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from policies.rules import RuleState, step_rule
@@ -74,7 +74,7 @@ class HarmSignals:
 class ReactionState:
     """Times are seconds on one clock that does not go back (monotonic). ``pause`` is timed as a rule is."""
 
-    pause: RuleState = RuleState()
+    pause: RuleState = field(default_factory=RuleState)
     lowered: bool = False
     under_since_s: float | None = None
     over_twice: int = 0
@@ -95,6 +95,7 @@ class Reaction:
     why: str
     measures: bool = False
     pressure: float | None = None
+    code: Literal["PROTECTION_HARM", "PROTECTION_BASELINE"] = "PROTECTION_HARM"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,11 @@ def step_reaction(
         return state, _reaction(state, signals, limit), ()
     before = state
     state = replace(state, now_s=now_s)
-    state = _judged(_measured(state, signals, before.now_s, limit), signals, limit) if signals.active else _gone(state, limit)
+    state = (
+        _judged(_measured(state, signals, before.now_s, limit), signals, limit)
+        if signals.active
+        else _gone(state, limit)
+    )
     reaction = _reaction(state, signals, limit)
     state = replace(state, level=reaction.level)
     return state, reaction, _events(before, state, reaction)
@@ -198,7 +203,8 @@ def _reaction(state: ReactionState, signals: HarmSignals, limit: Limit) -> React
         level: Level = "paused" if state.pause.holds else "free"
         return Reaction(level, "the program is gone; work goes on after the cooldown" if state.pause.holds else "")
     if limit.needs_baseline and (state.measuring_since_s is not None or state.baseline is None):
-        return Reaction("paused", _why_measuring(signals), measures=signals.may_measure and signals.wanted, pressure=harm)
+        measures = signals.may_measure and signals.wanted
+        return Reaction("paused", _why_measuring(signals), measures, harm, "PROTECTION_BASELINE")
     level = "paused" if state.pause.holds else "lowered" if state.lowered else "free"
     return Reaction(level, _words(state, signals, limit, harm), pressure=harm)
 

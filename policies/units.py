@@ -88,6 +88,7 @@ class RuleView:
     protects_stall: bool = False
     reaction: Level | None = None
     reaction_why: str = ""
+    reaction_code: str = "PROTECTION_BASELINE"
     measures: bool = False
     lower: Scope | None = None
     cap: Caps = NO_CAPS
@@ -246,10 +247,9 @@ def _reaction_reasons(unit: Unit, node: NodeView, exempt: str | None) -> list[Re
             continue
         if not unit.device and rule.level == "paused":
             why = rule.reaction_why or "its program runs, and what fleet work costs it is not known yet"
-            code = "PROTECTION_BASELINE" if rule.measures else "PROTECTION_HARM"
-            found.append(Reason(code, f"rule {rule.id}: {why}", 'wait; or mode = "fleet_first"'))
+            found.append(Reason(rule.reaction_code, f"rule {rule.id}: {why}"))
         elif unit.device and rule.measures and node.run is None:
-            found.append(Reason("PROTECTION_BASELINE", f"rule {rule.id}: {rule.reaction_why}", "wait a minute"))
+            found.append(Reason("PROTECTION_BASELINE", f"rule {rule.id}: {rule.reaction_why}"))
     return found
 
 
@@ -325,7 +325,7 @@ def over_the_caps(units: Sequence[Unit], caps: Caps) -> dict[str, Reason]:
     for unit in units:
         gpu = 1 if unit.gpu else 0
         if why := _over(caps, slots + 1, cores + unit.cores, gpu_jobs + gpu if gpu else None):
-            over[unit.attempt] = Reason("PROTECTION_CAP", why, "wait until the rule that caps is no longer active")
+            over[unit.attempt] = Reason("PROTECTION_CAP", why)
             continue
         slots, cores, gpu_jobs = slots + 1, cores + unit.cores, gpu_jobs + gpu
     return over
@@ -353,7 +353,5 @@ def desired(units: Sequence[Unit], node: NodeView) -> tuple[Desired, ...]:
     for unit in units:
         why = why_of[unit.attempt]
         action: Action = "run" if not why else "evict" if any(r.action == "evict" for r in why) else "pause"
-        found.append(
-            Desired(unit.attempt, action, why, shares.get(unit.attempt), is_lowered(unit, node), caps.threads)
-        )
+        found.append(Desired(unit.attempt, action, why, shares.get(unit.attempt), is_lowered(unit, node), caps.threads))
     return tuple(found)

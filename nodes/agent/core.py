@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nodes.agent.at_once import AtOnce
+from nodes.agent.harm import FleetNow
 from nodes.agent.observe import Observer
 from nodes.agent.runs import ActiveRun, Runs
+from nodes.capacity import usable_cores
 from nodes.client import node_dir
 from nodes.clock import boottime_s, monotonic_s
 from nodes.feeds import feed_payload
@@ -27,10 +29,12 @@ from nodes.meters.cpu import CpuMeter, Unreadable
 from nodes.modules import ModuleStore
 from nodes.sources.hub import SourceHub
 from nodes.sources.views import PhaseUpdate, ProgressView
+from policies.admission import Room, Taken, admission
 from policies.harness.conditions import Conditions
 from policies.refusal import Refused
 from policies.section import Section, SectionErrors, digest, parse_section
-from policies.units import Desired, NodeView, Reason, Unit, admission, desired, duties
+from policies.section.effective import for_sources
+from policies.units import Desired, NodeView, Reason, Unit, caps_in_force, desired, duties, is_lowered
 
 __all__ = ["TICK_S", "Agent", "TestedUnit", "covered_s"]
 
@@ -76,16 +80,18 @@ class Agent:
         self.modules = ModuleStore(self.dir, builtin_modules)
         self.jobs = JobManager(self.dir, self.journal.db, self.modules, self._note, monotonic_s)
         self.hub = SourceHub(monotonic_s)
-        self.hub.configure(self.section, str(Path.home()))
+        self.hub.configure(for_sources(self.section), str(Path.home()))
         self.observer = Observer(self.journal, self.hub)
         self.at_once = AtOnce(self.jobs, self.unit)
         self.meter = CpuMeter()
         self.shares: dict[str, float | Unreadable] = {}
         self._metered_s = monotonic_s()
         self.runs = Runs(self.journal)
-        self.slots = os.cpu_count() or 1
+        self.slots = usable_cores()
         self.at_once.configure(self.section)
-        self.view = NodeView(admits=False, admits_why="the agent has not judged every rule yet")
+        self.view = NodeView(
+            admits=False, admits_why="the agent has not judged every rule yet", admits_code="AGENT_STARTING"
+        )
         self._pulse = asyncio.Event()
         self.tick_late_s = 0.0
         self.ticked_s = self.started_s
@@ -111,7 +117,7 @@ class Agent:
         section = parse_section(text)
         version = self.journal.add_section(text, digest(text), by)
         self.section_version, self.section, self.section_text = version, section, text
-        self.hub.configure(section, str(Path.home()))
+        self.hub.configure(for_sources(section), str(Path.home()))
         self.observer.configure(section)
         self.at_once.configure(section)
         self.journal.write(
@@ -144,6 +150,7 @@ class Agent:
             self.pulse()
             return
         self.take_phases(self.hub.poll("tick"))
+        self.observer.fleet_now = self._fleet_now()
         self.observer.refresh(now_s, self.trees())
         self._read_meter(now_s)
         if active is not None and active.part == "grant" and active.spec.feed is not None:
@@ -152,6 +159,17 @@ class Agent:
         self.jobs.tick(now_s)
         self.ticked_s = now_s
         self.pulse()
+
+    def _fleet_now(self) -> FleetNow:
+        """Whether any fleet work ran since the last tick (one that is not seen held may run), and whether other work wants to."""
+        attempts = self.jobs.attempts()
+        ran = any(a.state != "held" or not a.hold_confirmed for a in attempts)
+        wanted = any(not self._device_work(a.module) for a in attempts)
+        return FleetNow(
+            ran=ran or bool(self.jobs.ended_since(self.ticked_s)),
+            other_wanted=wanted or any(not self._device_work(job.module) for job in self.jobs.waiting()),
+            run_active=self.runs.active is not None,
+        )
 
     def _read_meter(self, now_s: float) -> None:
         """Each unit's share of the device since the last tick, for people and for the duty's compliance."""
@@ -245,9 +263,19 @@ class Agent:
         else:
             if attempt.duty != wanted.duty:
                 self.jobs.set_duty(attempt.attempt_id, wanted.duty)
+            self._limit(attempt, wanted)
             if attempt.state == "held":
                 self.journal.write("PROTECTION_RESUME", facts | {"duty": wanted.duty})
                 self.jobs.release(attempt.attempt_id)
+
+    def _limit(self, attempt: Attempt, wanted: Desired) -> None:
+        """Its threads and its scheduling class; both are left as they are while it is held or stopped."""
+        if attempt.threads != wanted.threads:
+            self.jobs.set_threads(attempt.attempt_id, wanted.threads)
+        if attempt.lowered != wanted.lowered:
+            self.journal.write("PROTECTION_LOWERED" if wanted.lowered else "PROTECTION_RAISED",
+                               {"attempt": attempt.attempt_id, "job": attempt.job_id})  # fmt: skip
+            self.jobs.set_lowered(attempt.attempt_id, wanted.lowered)
 
     def _evict_for_memory(self) -> None:
         victim = self.observer.take_memory_victim()
@@ -258,32 +286,55 @@ class Agent:
 
     def _admit(self) -> bool:
         """Start what may start, oldest first; keep for the rest why it waits. Whether anything was started."""
-        taken = before = len(self.jobs.attempts())
+        before = len(self.jobs.attempts())
         for job in self.jobs.waiting():
-            why = self._why_waiting(job, taken)
+            why = self.why_waiting(job)
             if why:
                 first = why[0]
-                self.jobs.note_waiting(
-                    job.job, first.code, "; ".join(reason.why for reason in why), first.remedy or None
-                )
+                remedy = next((reason.remedy for reason in why if reason.remedy), None)
+                self.jobs.note_waiting(job.job, first.code, "; ".join(reason.why for reason in why), remedy)
                 continue
             unit = self.unit_of_job(job)
             others = [self.unit(attempt) for attempt in self.jobs.attempts()]
             try:
-                self.jobs.start(job.job, duty=duties([*others, unit], self.view).get(unit.attempt))
-                taken += 1
+                started = self.jobs.start(
+                    job.job,
+                    duty=duties([*others, unit], self.view).get(unit.attempt),
+                    threads=caps_in_force(self.view).threads,
+                )
             except Refused as refused:
                 self.jobs.note_waiting(job.job, refused.code, refused.why, refused.remedy)
-        return taken > before
+            else:
+                if is_lowered(unit, self.view):
+                    self.jobs.set_lowered(started.attempt_id, True)
+        return len(self.jobs.attempts()) > before
 
-    def _why_waiting(self, job: Job, taken: int) -> list[Reason]:
+    def why_waiting(self, job: Job) -> list[Reason]:
+        """Everything that keeps a waiting job from starting now; empty: it may start."""
         ready, why = self.modules.ready(job.module)
         if not ready:
             return [Reason("MODULE_NOT_READY", why, f"cotenant module doctor {job.short}")]
-        found = list(admission(self.unit_of_job(job), self.view))
-        if not found and taken >= self.slots:
-            found.append(Reason("JOB_WAITING", f"all {self.slots} slots of the node are taken"))
-        return found
+        return list(admission(self.unit_of_job(job), self.view, self._room(), self._declared_bytes(job)))
+
+    def _room(self) -> Room:
+        """What the node has for fleet work, and what is taken of it."""
+        taken = tuple(
+            Taken(self.unit(a), a.mem_gb * 1e9, self.observer.footprints.get(a.attempt_id))
+            for a in self.jobs.attempts()
+        )
+        return Room(
+            self.slots,
+            float(usable_cores()),
+            taken,
+            self.observer.memory.pools,
+            self.section.node.memory.soft_free_pct,
+            self.observer.programs_hold_bytes,
+        )
+
+    def _declared_bytes(self, job: Job) -> float:
+        module = self.modules.get(job.module)
+        stage = module.manifest.stage(job.stage) if module is not None and module.manifest is not None else None
+        return stage.requires.resources.mem_gb * 1e9 if stage is not None else 0.0
 
     def prepare_modules(self) -> None:
         """Add the bundles that come with the product. Blocks for as long as their doctors take: call it in a thread."""
@@ -318,6 +369,8 @@ class Agent:
             self._device_work(attempt.module),
             "cooperative_throttle" in attempt.capabilities,
             attempt.feed_of,
+            cores=attempt.cores,
+            gpu=self._uses_gpu(attempt.module),
         )
 
     def unit_of_job(self, job: Job) -> Unit:
@@ -327,7 +380,23 @@ class Agent:
             and module.manifest is not None
             and "cooperative_throttle" in module.manifest.capabilities
         )
-        return Unit("", job.job, job.module, job.stage, self._device_work(job.module), throttles, job.feed_of)
+        stage = module.manifest.stage(job.stage) if module is not None and module.manifest is not None else None
+        return Unit(
+            "",
+            job.job,
+            job.module,
+            job.stage,
+            self._device_work(job.module),
+            throttles,
+            job.feed_of,
+            cores=stage.requires.resources.cpu if stage is not None else 1.0,
+            gpu=self._uses_gpu(job.module),
+        )
+
+    def _uses_gpu(self, module: str) -> bool:
+        """Whether the module's work needs a GPU; of one that is gone or broken that cannot be told, so it counts as such."""
+        found = self.modules.get(module)
+        return found is None or found.manifest is None or found.manifest.runner.gpu.use != "none"
 
     def _device_work(self, module: str) -> bool:
         """Work of a module that is gone or broken counts as device work: the stricter of the two."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from nodes.journal import Journal
@@ -36,7 +36,7 @@ class FleetNow:
 
 @dataclass(slots=True)
 class _Watched:
-    state: ReactionState = ReactionState()
+    state: ReactionState = field(default_factory=ReactionState)
     reaction: Reaction | None = None
     stall: StallMeter | None = None
     window: ShareWindow | None = None
@@ -55,12 +55,16 @@ class HarmWatch:
         """A rule that changed is judged anew."""
         self._watched = {key: kept for key, kept in self._watched.items() if key.partition("/")[0] in rules}
 
-    def step(self, rule: Rule, found: Group, active: bool, on: set[int], fleet: FleetNow, times: Timing, now_s: float) -> None:
+    def step(
+        self, rule: Rule, found: Group, active: bool, on: set[int], fleet: FleetNow, times: Timing, now_s: float
+    ) -> None:
         """One sample of each ``protect`` of the rule. ``on``: indices of its phases that are on."""
         for key, protect, phase in protects(rule):
             watched = self._watched.setdefault(key, _Watched())
             in_force = active and (phase is None or phase in on)
-            figure, window_s, why = self._figure(key, rule, protect, watched, found, now_s) if in_force else (None, 0.0, "")
+            figure, window_s, why = (
+                self._figure(key, rule, protect, watched, found, now_s) if in_force else (None, 0.0, "")
+            )
             target = protect.max_slowdown if protect.max_slowdown is not None else protect.max
             limit = Limit(protect.metric, target or 0.0, times.exit_after_s, times.cooldown)
             signals = HarmSignals(

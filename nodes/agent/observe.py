@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nodes.agent.at_once import Paused
+from nodes.agent.harm import FleetNow, HarmWatch
+from nodes.agent.program_use import footprint_bytes, held_bytes
+from nodes.capacity import usable_cores
 from nodes.clock import monotonic_s
 from nodes.identity import ProcessId
 from nodes.journal import Journal
@@ -17,6 +20,8 @@ from nodes.power import power_source
 from nodes.processes import ProcessTable
 from nodes.sources.hub import SourceHub
 from nodes.sources.views import PhaseUpdate
+from policies.caps import Caps, Reserve, caps_of, reserve_of
+from policies.condition import ProgramUse, condition_holds, enter_after_s, needs
 from policies.memory_guard import GuardState, MemorySignals, step_guard
 from policies.rules import Group, ProcInfo, RuleEvent, RuleState, Verdicts, expand_home, groups, start_rule, step_rule
 from policies.section import Rule, Section, timing
@@ -70,6 +75,12 @@ class Observer:
         self._timing: dict[str, Timing] = {}
         self._verdicts = Verdicts()
         self._matched: tuple[Mapping[int, ProcInfo], tuple[Rule, ...]] | None = None
+        self._limits: dict[tuple[str, int | None], tuple[Caps, Reserve]] = {}
+        self._on: dict[str, set[int]] = {}
+        self.harm = HarmWatch(journal, hub, self._device_share)
+        self.fleet_now = FleetNow()
+        self.footprints: dict[str, int | None] = {}
+        self.programs_hold_bytes = 0
 
     def configure(self, section: Section) -> None:
         """A new section: rules that stay keep their timing; the rest starts anew, protected at once where it runs."""
@@ -86,6 +97,12 @@ class Observer:
         self._timing = {rule.id: timing(rule, section.node.defaults) for rule in section.rules}
         self._matched = None
         self._phases.clear()
+        self.harm.forget_but(kept)
+        self._limits = {}
+        for rule in self._rules:
+            for index, acts in [(None, rule), *enumerate(rule.during)]:
+                by = f"rule {rule.id}" if index is None else f"phase {index + 1} of rule {rule.id}"
+                self._limits[rule.id, index] = (caps_of(acts.cap_fleet, by), reserve_of(acts.reserve, by))
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
@@ -97,6 +114,8 @@ class Observer:
             self._step_rule(rule, self._groups[rule.id], now_s)
             self._read_use(rule, self._groups[rule.id], now_s)
             self._say_source(rule)
+        self._step_harm(now_s)
+        self._read_reserved()
         self.power = power_source()
         self._read_memory(now_s, trees)
 
@@ -116,18 +135,60 @@ class Observer:
         state = self._states.get(rule.id)
         events: Sequence[RuleEvent]
         if state is None:
-            state, events = start_rule(found.present, now_s)
+            state, events = start_rule(self._holds(rule, found, now_s), now_s)
         else:
             times = self._timing[rule.id]
-            state, events = step_rule(
-                state, found.present, now_s, times.enter_for_s, times.exit_after_s, times.cooldown
-            )
+            enter_s = enter_after_s(rule, times)
+            holds = self._holds(rule, found, now_s)
+            state, events = step_rule(state, holds, now_s, enter_s, times.exit_after_s, times.cooldown)
         self._states[rule.id] = state
         for event in events:
             if not rule.ignore:
                 self.journal.write(
                     event.code, {"rule": rule.id, "pids": [p.pid for p in found.roots], "wait_s": event.wait_s}
                 )
+
+    def _holds(self, rule: Rule, found: Group, now_s: float) -> bool:
+        """Whether the rule's condition holds. What its program uses is read only where the condition asks for it."""
+        cores, footprint, share = needs(rule.active_when) if found.present else (False, False, False)
+        pids = [p.pid for p in found.holding]
+        use = ProgramUse(
+            self.table.cpu_cores_used(pids, now_s) if cores else None,
+            footprint_bytes(pids) if footprint else None,
+            self._device_use(found, now_s) if share else None,
+        )
+        return condition_holds(rule, found.present, use)
+
+    def _device_use(self, found: Group, now_s: float) -> float | None:
+        """How busy the program keeps the duty device: of a GPU the share of its time, of the CPU the cores that it uses."""
+        if self._section.node.duty_device == "cpu":
+            return self.table.cpu_cores_used([p.pid for p in found.holding], now_s)
+        return None
+
+    def _device_share(self, _rule: Rule, found: Group) -> float | None:
+        """The program's share of the whole duty device, for ``gpu_share``."""
+        use = self._device_use(found, monotonic_s())
+        if use is None or self._section.node.duty_device != "cpu":
+            return use
+        return min(1.0, use / usable_cores())
+
+    def _step_harm(self, now_s: float) -> None:
+        if self._section.node.mode == "fleet_first":
+            self.harm.rest()
+            return
+        for rule in self._rules:
+            state = self._states[rule.id]
+            on = self._on.get(rule.id, set())
+            self.harm.step(rule, self._groups[rule.id], state.active, on, self.fleet_now, self._timing[rule.id], now_s)
+
+    def _read_reserved(self) -> None:
+        """What programs hold already of what is reserved for them."""
+        total = 0.0
+        for rule in self._rules:
+            reserve = self._limits[rule.id, None][1]
+            if reserve.mem_bytes and self._states[rule.id].active:
+                total += min(reserve.mem_bytes, held_bytes(self._groups[rule.id].members))
+        self.programs_hold_bytes = int(total)
 
     def _read_use(self, rule: Rule, found: Group, now_s: float) -> None:
         """With the CPU as duty device: more than 5 % of a core. A GPU's use is not metered, so it stays unknown."""
@@ -150,8 +211,8 @@ class Observer:
 
     def _read_memory(self, now_s: float, trees: Mapping[str, Sequence[ProcessId]]) -> None:
         self.memory = read_memory()
-        footprints = {attempt: sum(_rss_bytes(p.pid) for p in tree) for attempt, tree in trees.items()}
-        signals = MemorySignals(self.memory.pools, self.memory.swap_used_bytes, footprints)
+        self.footprints = {attempt: footprint_bytes(p.pid for p in tree) for attempt, tree in trees.items()}
+        signals = MemorySignals(self.memory.pools, self.memory.swap_used_bytes, self.footprints)
         self._guard, decided = step_guard(self._guard, signals, now_s, self._section.node.memory)
         self.memory_level, self.memory_why, self._memory_admits = decided.level, decided.why, decided.admit
         self._victim = decided.evict or self._victim
@@ -169,6 +230,15 @@ class Observer:
             if rule.ignore:
                 continue
             state = self._states.get(rule.id)
+            reaction = self.harm.reaction(rule)
+            cap, reserve = self._limits[rule.id, None]
+            phases = self._phase_views(rule, how)
+            metrics = {rule.protect.metric} if rule.protect is not None else set()
+            metrics |= {
+                during.protect.metric
+                for index, during in enumerate(rule.during)
+                if during.protect is not None and index in self._on.get(rule.id, set())
+            }
             rules.append(
                 RuleView(
                     id=rule.id,
@@ -176,10 +246,19 @@ class Observer:
                     active=state is None or state.active,
                     holding=state is None or state.holds,
                     uses_device=self._uses_device(rule.id, now_s),
-                    protects_progress=rule.protect is not None,
+                    protects_progress="progress_rate" in metrics,
+                    protects_share="gpu_share" in metrics,
+                    protects_stall="cpu_stall" in metrics,
                     pause=rule.pause_fleet.scope if rule.pause_fleet else None,
                     evict=rule.evict.scope if rule.evict else None,
-                    phases=self._phase_views(rule, how),
+                    phases=phases,
+                    reaction=reaction.level if reaction is not None else None,
+                    reaction_why=reaction.why if reaction is not None else "",
+                    reaction_code=reaction.code if reaction is not None else "PROTECTION_BASELINE",
+                    measures=reaction is not None and reaction.measures,
+                    lower=rule.lower_fleet.scope if rule.lower_fleet else None,
+                    cap=cap,
+                    reserve=reserve,
                 )
             )
         node = section.node
@@ -205,8 +284,6 @@ class Observer:
     def _phase_views(self, rule: Rule, how: str) -> tuple[PhaseView, ...]:
         found = []
         for index, during in enumerate(rule.during):
-            if during.pause_fleet is None:
-                continue
             phase = self.hub.phase(rule.id, index)
             key = (rule.id, index)
             on = phase.state in PHASE_ON
@@ -217,7 +294,20 @@ class Observer:
                         "PROTECTION_PHASE_ON", {"rule": rule.id, "phase": index, "how": "start", "why": phase.why}
                     )
                 self._phases[key] = on
-            found.append(PhaseView(index, self._phases[key], during.pause_fleet.scope, phase.readable))
+            cap, reserve = self._limits[key]
+            found.append(
+                PhaseView(
+                    index,
+                    self._phases[key],
+                    during.pause_fleet.scope if during.pause_fleet else None,
+                    phase.readable,
+                    evict=during.evict.scope if during.evict else None,
+                    lower=during.lower_fleet.scope if during.lower_fleet else None,
+                    cap=cap,
+                    reserve=reserve,
+                )
+            )
+        self._on[rule.id] = {view.index for view in found if view.on}
         return tuple(found)
 
     # -- for a run --------------------------------------------------------------------------------------------------
@@ -262,12 +352,12 @@ class Observer:
         return self._begun.get(rule, 0)
 
     def phases_on(self, rule: str) -> tuple[str, ...]:
-        """Phases of the rule that pause fleet work now. Read here and now, not at the last tick."""
+        """Phases of the rule that are on. Read here and now, not at the last tick."""
         wanted = self._section.rule(rule)
         names = []
-        for index, during in enumerate(wanted.during if wanted else ()):
+        for index in range(len(wanted.during) if wanted else 0):
             phase = self.hub.phase(rule, index)
-            if during.pause_fleet is not None and phase.state in PHASE_ON:
+            if phase.state in PHASE_ON:
                 names.append(f"phase {index + 1} of rule {rule}" + ("" if phase.readable else " (unreadable)"))
         return tuple(names)
 
@@ -323,6 +413,7 @@ class Observer:
                 "processes": self.processes(rule.id),
                 "unreadable": len(self._groups[rule.id].unreadable),
                 "uses_device": self._uses_device(rule.id, now_s),
+                "reaction": self.harm.describe(rule),
             }
             for rule in self._rules
             if (state := self._states.get(rule.id)) is not None and rule.id in self._groups
@@ -338,11 +429,3 @@ class Observer:
             ],
             "swap_used_bytes": self.memory.swap_used_bytes,
         }
-
-
-def _rss_bytes(pid: int) -> int:
-    try:
-        fields = Path(f"/proc/{pid}/statm").read_text().split()
-        return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0

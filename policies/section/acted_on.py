@@ -13,7 +13,7 @@ from policies.section.locate import Path
 
 __all__ = ["IN_FORCE", "PENDING", "Feature", "NotYet", "Pending", "not_acted_on"]
 
-Feature = Literal["governor", "caps", "conditions", "share_and_stall", "probes", "program_phases", "phase_actions"]
+Feature = Literal["governor", "probes", "program_phases"]
 
 # Features of this version, beyond what stands in no row below.
 IN_FORCE: frozenset[Feature] = frozenset()
@@ -39,19 +39,8 @@ class NotYet:
     instead: str
 
 
-def _is_table(value: Any) -> bool:
-    return isinstance(value, Mapping)
-
-
 def _equals(*values: str) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, str) and value in values
-
-
-def _rule_rows() -> Iterator[Pending]:
-    pause = "pause_fleet, or nothing: moderate mode already yields to the program"
-    yield Pending(("cap_fleet",), "caps", "fleet work is not capped by rules", pause)
-    yield Pending(("lower_fleet",), "caps", "fleet work is not lowered by rules", pause)
-    yield Pending(("reserve",), "caps", "nothing is set aside before admission", "[node.memory] keeps memory free")
 
 
 def _rows() -> Iterator[Pending]:
@@ -61,20 +50,6 @@ def _rows() -> Iterator[Pending]:
         "the duty governor, which keeps certified work under its duty, is not in this version",
         "never, when_no_gpu_protected or always; runs earn certificates all the same",
         _equals("certified"),
-    )
-    yield Pending(
-        ("rule", "*", "active_when"),
-        "conditions",
-        "a rule is active while its program runs, whatever the program uses",
-        '"present"',
-        _is_table,
-    )
-    yield Pending(
-        ("rule", "*", "protect", "metric"),
-        "share_and_stall",
-        "only the program's own progress is watched",
-        "progress_rate, with max_slowdown and a source",
-        _equals("gpu_share", "cpu_stall"),
     )
     yield Pending(
         ("rule", "*", "protect", "source", "exec"),
@@ -88,16 +63,6 @@ def _rows() -> Iterator[Pending]:
         "a phase is not taken from a running program",
         "{ jsonl, enter, exit } or { jsonl, event, field, on }; or a rule of its own for that program",
     )
-    for row in _rule_rows():
-        yield Pending(("rule", "*", *row.path), row.feature, row.why, row.instead)
-        yield Pending(("rule", "*", "during", "*", *row.path), row.feature, row.why, row.instead)
-    for action in ("protect", "evict"):
-        yield Pending(
-            ("rule", "*", "during", "*", action),
-            "phase_actions",
-            "a phase pauses fleet work and does nothing else",
-            f"pause_fleet here, or {action} on the rule",
-        )
 
 
 PENDING: tuple[Pending, ...] = tuple(_rows())

@@ -14,21 +14,10 @@ SOURCE = "source = { jsonl = '/x', event = 'e' }"
 
 REFUSED = {
     "node.gpu_jobs": "[node]\ngpu_jobs = 'certified'\n",
-    "rule.active_when": EVICT + "active_when = { cpu_cores_gt = 1 }\n",
-    "rule.cap_fleet": RULE + "cap_fleet = { slots = 1 }\n",
-    "rule.lower_fleet": RULE + "lower_fleet = true\n",
-    "rule.reserve": RULE + "reserve = { cpu = 1 }\n",
-    "rule.protect.metric": RULE + "protect = { metric = 'cpu_stall', max = 0.1 }\n",
-    "rule.protect.metric ": RULE + "protect = { metric = 'gpu_share', max = 0.1 }\n",
     "rule.protect.source.exec": RULE
     + "protect = { metric = 'progress_rate', max_slowdown = 0.1, source = { exec = ['/bin/rate'] } }\n",
     "rule.during.source.on_exec": RULE
     + "[[rule.during]]\nsource = { on_exec = { match = { name = 'y' } } }\npause_fleet = true\n",
-    "rule.during.protect": PHASE + f"protect = {{ metric = 'progress_rate', max_slowdown = 0.1, {SOURCE} }}\n",
-    "rule.during.evict": PHASE + "evict = true\n",
-    "rule.during.cap_fleet": PHASE + "cap_fleet = { slots = 1 }\n",
-    "rule.during.lower_fleet": PHASE + "lower_fleet = true\n",
-    "rule.during.reserve": PHASE + "reserve = { mem_gb = 1 }\n",
 }
 
 IN_FORCE_TEXTS = [
@@ -46,6 +35,17 @@ IN_FORCE_TEXTS = [
     PHASE + "pause_fleet = { scope = 'gpu' }\n",
     RULE + "[[rule.during]]\nsource = { jsonl = '/x', event = 'e', field = 'f', on = [true], soon = ['s'] }\n"
     "pause_fleet = true\n",
+    EVICT + "active_when = { cpu_cores_gt = 1, footprint_gb_gt = 2, gpu_active = { min_busy = 0.1 }, for_s = 3 }\n",
+    RULE + "cap_fleet = { slots = 1, cpu_cores = 2, threads = 1, gpu_jobs = 0 }\n",
+    RULE + "lower_fleet = true\n",
+    RULE + "reserve = { cpu = 1, mem_gb = 2 }\n",
+    RULE + "protect = { metric = 'cpu_stall', max = 0.1 }\n",
+    RULE + "protect = { metric = 'gpu_share', max = 0.1 }\n",
+    PHASE + f"protect = {{ metric = 'progress_rate', max_slowdown = 0.1, {SOURCE} }}\n",
+    PHASE + "evict = true\n",
+    PHASE + "cap_fleet = { slots = 1 }\n",
+    PHASE + "lower_fleet = true\n",
+    PHASE + "reserve = { mem_gb = 1 }\n",
 ]
 
 
@@ -79,7 +79,7 @@ def test_features_are_switched_on_one_by_one() -> None:
     governor: frozenset[Feature] = IN_FORCE | {"governor"}
     assert parse_section(REFUSED["node.gpu_jobs"], governor).node.gpu_jobs == "certified"
     with pytest.raises(SectionErrors):
-        parse_section(REFUSED["rule.reserve"], governor)
+        parse_section(REFUSED["rule.protect.source.exec"], governor)
 
 
 def test_nonsense_in_the_place_of_tables_is_no_matter_here() -> None:

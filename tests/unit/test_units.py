@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.units import NodeView, PhaseView, RuleView, RunView, Unit, admission, desired, duties, reasons
+from policies.admission import admission
+from policies.units import NodeView, PhaseView, RuleView, RunView, Unit, desired, duties, reasons
 from policies.work import WorkSelector
 
 LLM = Unit("a1", 1, "dev.cotenant.llmserve", "selftest", device=True)
@@ -117,8 +118,8 @@ def test_nothing_is_admitted_while_the_node_admits_nothing() -> None:
     assert [reason.why for reason in why] == ["memory is short"]
 
 
-def test_other_work_beside_a_protected_program_is_held_unless_fleet_first() -> None:
-    assert codes(CPU, NodeView(rules=(TRAINER,))) == ["PROTECTION_PAUSE"]
+def test_other_work_beside_a_program_that_was_not_judged_is_held_unless_fleet_first() -> None:
+    assert codes(CPU, NodeView(rules=(TRAINER,))) == ["PROTECTION_BASELINE"]
     assert codes(CPU, NodeView(rules=(TRAINER,), mode="fleet_first")) == []
 
 
