@@ -104,6 +104,12 @@ _TABLE = (
     Code("MEMORY_CLEAR", "info", "memory is no longer short"),
     Code("JOB_QUEUED", "info", "a job was queued"),
     Code("JOB_WAITING", "info", "a job waits, with its reason"),
+    Code(
+        "JOB_BACKOFF",
+        "info",
+        "a job waits before its next attempt, twice as long after each failure without fault of its own",
+        "wait; what happened: cotenant job show JOB",
+    ),
     Code("JOB_NO_SLOT", "info", "as many jobs run as the node has slots", "wait until a job ends"),
     Code(
         "JOB_NO_CORES",

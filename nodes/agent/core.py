@@ -287,6 +287,10 @@ class Agent:
     def _admit(self) -> bool:
         """Start what may start, oldest first; keep for the rest why it waits. Whether anything was started."""
         before = len(self.jobs.attempts())
+        for job, left_s in self.jobs.backing_off():
+            self.jobs.note_waiting(
+                job.job, "JOB_BACKOFF", f"its last attempt failed; the next one may begin in {left_s:.0f} s"
+            )
         for job in self.jobs.waiting():
             why = self.why_waiting(job)
             if why:

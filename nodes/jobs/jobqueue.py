@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -13,6 +14,7 @@ from policies.refusal import Refused
 __all__ = ["JobQueue", "Journal", "Modules"]
 
 Journal = Callable[[str, dict[str, Any]], None]
+_FIGURE = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
 class Modules(Protocol):
@@ -80,6 +82,11 @@ class JobQueue:
         now = self._clock()
         return [job for job in self.registry.waiting() if self._retry_at.get(job.job, now) <= now]
 
+    def backing_off(self) -> list[tuple[Job, float]]:
+        """Jobs that wait out a retry's backoff, and the seconds that are left."""
+        now = self._clock()
+        return [(job, at - now) for job in self.registry.waiting() if (at := self._retry_at.get(job.job, now)) > now]
+
     def job(self, job_id: int) -> Job:
         found = self.registry.job(job_id)
         if found is None:
@@ -87,9 +94,13 @@ class JobQueue:
         return found
 
     def note_waiting(self, job_id: int, code: str | None, reason: str | None, remedy: str | None = None) -> None:
-        """Keep why a job waits, for people. Journaled when it changes."""
+        """Keep why a job waits, for people. Journaled when it changes; figures in the reason that move are no change."""
         job = self.job(job_id)
-        if job.state == "waiting" and (job.code, job.reason) != (code, reason):
+        if job.state == "waiting" and (job.code, _without_figures(job.reason)) != (code, _without_figures(reason)):
             self.registry.change_job(job_id, code=code, reason=reason, remedy=remedy)
             if code is not None:
                 self._journal("JOB_WAITING", {"job": job_id, "code": code, "reason": reason})
+
+
+def _without_figures(reason: str | None) -> str | None:
+    return None if reason is None else _FIGURE.sub("#", reason)
