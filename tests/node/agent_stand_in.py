@@ -23,10 +23,19 @@ def main() -> None:
     parser.add_argument("home", type=Path)
     parser.add_argument("--silence", type=float, default=10.0)
     parser.add_argument("--adopt-s", type=float, default=600.0)
+    parser.add_argument("--no-cgroup", action="store_true")
     args = parser.parse_args()
     modules = ModuleStore(args.home, args.home / "none")
     db = sqlite3.connect(args.home / "journal.sqlite")
-    jobs = JobManager(args.home, db, modules, lambda code, data: None, silence_s=args.silence, adopt_s=args.adopt_s)
+    jobs = JobManager(
+        args.home,
+        db,
+        modules,
+        lambda code, data: None,
+        places=[] if args.no_cgroup else None,
+        silence_s=args.silence,
+        adopt_s=args.adopt_s,
+    )
     jobs.adopt()
     for job in jobs.waiting():
         jobs.start(job.job)

@@ -5,7 +5,8 @@ The payload's ``do`` names what it does:
 * ``tell``: put argv, environment, cwd and open descriptors into the result;
 * ``exit``: leave with ``code``, writing ``failure`` and ``result`` where given, or die by ``signal``;
 * ``work``: spin in units of a few milliseconds, obeying pause, stop and duty at each, with ``children`` spinners of which
-  ``detached`` have a session of their own; ``deaf``: ignore everything that can be ignored;
+  ``detached`` have a session of their own; ``deaf``: ignore everything that can be ignored; ``strays``: orphans that spin in a
+  session of their own with nothing in their environment; ``forking``: short-lived children without end;
 * ``files``: write ``files`` (path -> text), name ``artifacts`` in the result.
 
 Each control document that applied is one line of ``seen.ndjson`` in the module's data folder.
@@ -68,6 +69,31 @@ def child(detached, deaf):
         spin(0.05)
 
 
+def stray():
+    pid = os.fork()
+    if pid:
+        os.waitpid(pid, 0)
+        return
+    os.setsid()
+    if os.fork() == 0:
+        os.execve(sys.executable, [sys.executable, "-I", "-S", "-c", "while True: pass"], {})
+    os._exit(0)
+
+
+def fork_without_end():
+    if os.fork() == 0:
+        while True:
+            if os.fork() == 0:
+                spin(0.01)
+                os._exit(0)
+            spin(0.005)
+            try:
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            except ChildProcessError:
+                pass
+
+
 def work(args, payload, note):
     deaf = payload.get("deaf", False)
     if deaf:
@@ -75,6 +101,10 @@ def work(args, payload, note):
             signal.signal(number, signal.SIG_IGN)
     for number in range(payload.get("children", 0)):
         child(number < payload.get("detached", 0), deaf)
+    for _ in range(payload.get("strays", 0)):
+        stray()
+    if payload.get("forking"):
+        fork_without_end()
     for line in payload.get("events", []):
         with open(args.events, "a") as file:
             file.write(line)
