@@ -19,15 +19,9 @@ from dataclasses import dataclass, field
 
 from nodes.identity import ProcessId
 from nodes.jobs.proctree import CLOCK_TICKS, Proc, ProcSystem, System
+from nodes.meters.reading import Unreadable
 
 __all__ = ["CpuMeter", "Unreadable"]
-
-
-@dataclass(frozen=True, slots=True)
-class Unreadable:
-    """No figure, and why. Never the same as 0."""
-
-    why: str
 
 
 @dataclass
