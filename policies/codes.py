@@ -165,6 +165,9 @@ _TABLE = (
     Code("GPU_DUTY_CLAMP", "notice", "the budget fell to a lower certified ceiling"),
     Code("GPU_DUTY_EXCEEDED", "warning", "a unit was busier than its duty for three samples"),
     Code("GPU_DUTY_UNVERIFIED", "warning", "a unit's device time could not be read: held"),
+    Code("GPU_METER_DOWN", "error", "the GPU driver cannot be asked: GPU work is not admitted", "cotenant doctor NODE"),
+    Code("GPU_METER_UP", "info", "the GPU driver answers again"),
+    Code("GPU_MEMORY_SHORT", "info", "GPU work waits: no device has the memory free that it needs", "nvidia-smi"),
     Code("S16_GUARD", "error", "an action on a process outside the spawn registry was refused"),
     Code(
         "JOURNAL_LOST",
