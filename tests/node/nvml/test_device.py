@@ -68,10 +68,11 @@ def test_each_device_is_read_and_each_unit_counted_on_its_own(rig: Rig) -> None:
     assert rig.meters.unit_share("a") == pytest.approx(total / 2.0)
     rig.tick(units, step_s=0.2)
     assert rig.meters.unit_total("a") == total, "a reading that is not due is not counted again"
-    assert isinstance(rig.meters.unit_total("a", since_s=rig.began_s), Unreadable), (
-        "its first reading lies in that stretch"
-    )
-    assert rig.meters.unit_total("a", since_s=rig.now_s - 1.0) == total
+    rig.driver.say(*TWO, "utilcode 1 3")
+    rig.tick(units)
+    assert isinstance(rig.meters.unit_share("a"), Unreadable)
+    assert isinstance(rig.meters.unit_total("a", since_s=rig.now_s - 1.0), Unreadable), "a hole lies in that stretch"
+    assert rig.meters.unit_total("a", since_s=rig.now_s + 1.0) == total
 
 
 def test_a_driver_that_hangs_makes_readings_old_and_stops_nobody(rig: Rig) -> None:
