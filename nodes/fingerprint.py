@@ -13,10 +13,11 @@ from typing import Any
 from policies.certificate import Fingerprint, Gpu, Program
 from policies.version import VERSION
 
-__all__ = ["read_fingerprint"]
+__all__ = ["bytes_to_hash", "read_fingerprint"]
 
 INTERPRETERS = ("python", "node", "ruby", "perl", "bash", "sh", "dash", "zsh", "java", "julia", "Rscript", "lua", "php")
 CHUNK_BYTES = 1 << 20
+DIGESTS_KEPT = 64
 
 
 def _is_interpreter(exe: str) -> bool:
@@ -59,19 +60,46 @@ def _script(process: Mapping[str, Any], argv: Sequence[str]) -> str | None:
     return None
 
 
-def _sha256(path: str | None) -> str | None:
-    """Hex digest of a file's content; None: unknown (not readable), which is the same as nothing."""
-    if path is None:
-        return None
+def bytes_to_hash(processes: Sequence[Mapping[str, Any]] | None) -> int:
+    """How much ``read_fingerprint`` would have to read now: bytes of files whose content was not hashed yet."""
+    total = 0
+    for process in processes or ():
+        exe, argv = process.get("exe"), process.get("argv")
+        paths = [exe, _script(process, argv) if exe and argv and _is_interpreter(exe) else None]
+        for key in (_key(path) for path in paths if path is not None):
+            total += key[2] if key is not None and key not in _digests else 0
+    return total
+
+
+FileKey = tuple[str, int, int, int]
+_digests: dict[FileKey, str] = {}
+
+
+def _key(path: str) -> FileKey | None:
     try:
         stat = os.stat(path)
-        return _digest(path, stat.st_mtime_ns, stat.st_size, stat.st_ino)
     except OSError:
+        return None
+    return path, stat.st_mtime_ns, stat.st_size, stat.st_ino
+
+
+def _sha256(path: str | None) -> str | None:
+    """Hex digest of a file's content; None: unknown (not readable), which is the same as nothing."""
+    key = None if path is None else _key(path)
+    if key is None:
+        return None
+    try:
+        if key not in _digests:
+            found = _digest(key[0])
+            while len(_digests) >= DIGESTS_KEPT:
+                _digests.pop(next(iter(_digests)), None)
+            _digests[key] = found
+        return _digests[key]
+    except (OSError, KeyError):
         return None
 
 
-@lru_cache(maxsize=64)
-def _digest(path: str, mtime_ns: int, size_bytes: int, inode: int) -> str:
+def _digest(path: str) -> str:
     found = hashlib.sha256()
     with open(path, "rb") as file:
         while chunk := file.read(CHUNK_BYTES):

@@ -55,6 +55,7 @@ class Journal:
         self.lost = 0
         self._reported_lost = 0
         self._waiting: list[_Entry] | None = None
+        self.certificates_changed = 0  # counts, so that what was made of the certificates can be kept until they change
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         path.touch(mode=0o600)
         self.db = sqlite3.connect(path, isolation_level=None)
@@ -183,6 +184,7 @@ class Journal:
             "INSERT INTO certificates (certificate, run, row, revoked) VALUES (?,?,?,NULL)",
             (name, run, json.dumps(row)),
         )
+        self.certificates_changed += 1
 
     def certificates(self) -> list[tuple[dict[str, Any], str | None]]:
         rows = self.db.execute("SELECT row, revoked FROM certificates ORDER BY rowid").fetchall()
@@ -190,6 +192,7 @@ class Journal:
 
     def revoke_certificate(self, name: str, why: str) -> None:
         self.db.execute("UPDATE certificates SET revoked = ? WHERE certificate = ? AND revoked IS NULL", (why, name))
+        self.certificates_changed += 1
 
     # -- single facts -----------------------------------------------------------------------------------------------
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from policies.governed import idle_code
 from policies.memory_guard import Pool
-from policies.units import NodeView, Reason, Unit, caps_in_force, over_the_caps, reasons, reserve_in_force
+from policies.units import NodeView, Reason, Unit, caps_in_force, holding_rules, over_the_caps, reasons, reserve_in_force
 
 __all__ = ["Room", "Taken", "admission"]
 
@@ -62,6 +63,10 @@ def admission(unit: Unit, node: NodeView, room: Room | None = None, mem_bytes: f
     why = list(reasons(unit, node))
     if not node.admits:
         why.append(Reason(node.admits_code, node.admits_why))
+    if unit.device and node.run is None and node.gpu_jobs == "certified" and not why and holding_rules(node):
+        idle = idle_code(node.governed) if node.governed is not None else None
+        if idle is not None:
+            why.append(Reason(idle.code, idle.why))
     if room is not None and not why:
         why += _no_room(unit, node, room, mem_bytes)
     return tuple(why)

@@ -155,7 +155,7 @@ _TABLE = (
         "GPU_NOT_CERTIFIED",
         "notice",
         "device work waits: no valid certificate beside the protected program",
-        "cotenant protection ab start NODE --rule RULE --duty D",
+        "cotenant protection ab sweep NODE --rule RULE",
     ),
     Code("GPU_DUTY_START", "info", "the budget started beside the protected work"),
     Code("GPU_DUTY_BASELINE", "info", "device work is held to measure the program without it"),

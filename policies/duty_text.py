@@ -13,7 +13,7 @@ from typing import Any
 from policies.compliance import STATE_WORDS, Verdict
 from policies.governor import GovernorState, Inputs, Outputs
 
-__all__ = ["UnitName", "duty_text", "duty_view"]
+__all__ = ["UnitName", "duty_text", "duty_view", "has_budget"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ def duty_view(
     verdicts: Mapping[str, Verdict],
     now_s: float,
 ) -> dict[str, Any]:
-    """Plain JSON of a node's duty after a tick: ``{node, state, budget, ceiling, decides, rules, share, units}``.
+    """Plain JSON of a node's duty after a tick: ``{node, gpu_jobs, state, budget, ceiling, decides, rules, share, units}``.
 
     Unknown figures are null. ``share`` is what each unit in the shares has; null where there is none.
     """
@@ -55,6 +55,7 @@ def duty_view(
         )
     return {
         "node": node,
+        "gpu_jobs": inputs.gpu_jobs,
         "state": state.name,
         "budget": outputs.budget,
         "ceiling": outputs.ceiling,
@@ -80,6 +81,8 @@ def _unit(name: UnitName, outputs: Outputs, verdict: Verdict | None) -> dict[str
 
 def duty_text(view: Mapping[str, Any]) -> str:
     """The text of one node's view, ending in a newline."""
+    if not has_budget(view):
+        return _without(view) + "\n"
     lines = [_first(view)]
     for rule in view["rules"]:
         lines += _rule(rule, view["node"])
@@ -87,10 +90,20 @@ def duty_text(view: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def has_budget(view: Mapping[str, Any]) -> bool:
+    """Whether the node has a budget now: its section says ``certified`` and a rule holds, or a harness run decides."""
+    return view["decides"] == "run" or (view["decides"] == "governor" and view.get("gpu_jobs") == "certified")
+
+
+def _without(view: Mapping[str, Any]) -> str:
+    node, jobs = view["node"], view.get("gpu_jobs")
+    if view["decides"] == "nobody" and jobs == "certified":
+        return f"{node}: no gpu_duty budget (free): no rule holds device work back"
+    return f'{node}: no gpu_duty budget: its section says gpu_jobs = "{jobs}"; "certified" gives it one'
+
+
 def _first(view: Mapping[str, Any]) -> str:
     state, rules = view["state"], ", ".join(rule["rule"] for rule in view["rules"])
-    if view["decides"] == "nobody":
-        return f"{view['node']}: no gpu_duty budget (free): no rule holds device work back"
     beside = f" beside {rules}" if rules else ""
     if view["decides"] == "run":
         duty = "no limit" if view["budget"] is None else f"duty {_share(view['budget'])}"

@@ -13,6 +13,7 @@ from typing import Literal
 
 from policies.caps import NO_CAPS, NO_RESERVE, Caps, Reserve, strictest_caps, sum_of_reserves
 from policies.reaction import Level
+from policies.governed import Governed, refusals, shares
 from policies.work import WorkSelector
 
 __all__ = [
@@ -52,6 +53,9 @@ class Unit:
     """What its stage declares."""
     gpu: bool = False
     """Whether it uses a GPU (with the CPU as duty device all work is device work, and some of it uses no GPU)."""
+    digest: str | None = None
+    """Of the bundle it runs from; None: unknown, which no certificate covers."""
+    model: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +146,8 @@ class NodeView:
     """False while nothing may start: the agent has not judged every rule yet, or memory is short or unknown."""
     admits_why: str = ""
     admits_code: str = "MEMORY_SOFT"
+    governed: Governed | None = None
+    """What governor and compliance check say under ``certified``; None: they were not asked yet, so nothing is certified."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +235,7 @@ def reasons(unit: Unit, node: NodeView) -> tuple[Reason, ...]:
     # In OFF the run's own hold stands in the rule's place: it is no pause that the ten-minute limit should end.
     exempt = node.run.rule if node.run is not None and node.run.tests(unit) else None
     if unit.device:
-        found += _device_reasons(node, exempt)
+        found += _device_reasons(unit, node, exempt)
     if node.mode != "fleet_first":
         found += _reaction_reasons(unit, node, exempt)
     if node.run is not None:
@@ -274,20 +280,27 @@ def _rule_reasons(unit: Unit, rule: RuleView, node: NodeView) -> list[Reason]:
     return found
 
 
-def _device_reasons(node: NodeView, exempt: str | None) -> list[Reason]:
+def _device_reasons(unit: Unit, node: NodeView, exempt: str | None) -> list[Reason]:
     if node.gpu_jobs == "never":
         return [Reason("PROTECTION_PAUSE", 'gpu_jobs = "never": no device work on this node', "change gpu_jobs")]
     if node.gpu_jobs == "always":
         return []
+    holding = [rule for rule in holding_rules(node) if rule.id != exempt]
+    if node.gpu_jobs == "certified":
+        tested = exempt is not None
+        run_duty = node.run.duty if node.run is not None else None
+        return [
+            Reason(each.code, each.why, each.remedy, "evict" if each.ends else "pause")
+            for each in refusals(unit, node.governed, [rule.id for rule in holding], run=tested, run_duty=run_duty)
+        ]
     return [
         Reason(
-            "GPU_NOT_CERTIFIED" if node.gpu_jobs == "certified" else "PROTECTION_PAUSE",
+            "PROTECTION_PAUSE",
             f"rule {rule.id} holds device work back while its program uses the device"
             + ("" if rule.uses_device else " (whether it does cannot be told)"),
             f"it runs when the program does not use the device; to measure it: cotenant protection ab start NODE --rule {rule.id}",
         )
-        for rule in holding_rules(node)
-        if rule.id != exempt
+        for rule in holding
     ]
 
 
@@ -309,8 +322,11 @@ def _run_reasons(unit: Unit, run: RunView) -> list[Reason]:
 
 
 def duties(units: Sequence[Unit], node: NodeView) -> dict[str, float]:
-    """Duty of each unit under a run's grant: equal shares of the duty asked among those that may run."""
-    if node.run is None or node.run.part != "grant" or node.run.duty is None:
+    """Duty of each unit: equal shares of a run's grant among those that may run, or of the governor's budget."""
+    if node.run is None:
+        holding = [rule.id for rule in holding_rules(node)] if node.gpu_jobs == "certified" else []
+        return shares(units, node.governed, holding)
+    if node.run.part != "grant" or node.run.duty is None:
         return {}
     sharing = [unit for unit in units if unit.cooperative and node.run.tests(unit) and not reasons(unit, node)]
     return {unit.attempt: node.run.duty / len(sharing) for unit in sharing}
@@ -348,7 +364,8 @@ def desired(units: Sequence[Unit], node: NodeView) -> tuple[Desired, ...]:
     caps = caps_in_force(node)
     for attempt, reason in over_the_caps([unit for unit in units if not why_of[unit.attempt]], caps).items():
         why_of[attempt] = (reason,)
-    shares = duties([unit for unit in units if not why_of[unit.attempt]], node)
+    # Under the governor a held unit keeps its share, so that the others' does not jump.
+    shares = duties(units if node.run is None else [unit for unit in units if not why_of[unit.attempt]], node)
     found = []
     for unit in units:
         why = why_of[unit.attempt]

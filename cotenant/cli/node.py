@@ -103,6 +103,12 @@ def state_parts(status: dict[str, Any]) -> Iterator[RenderableType]:
             ("run", _run_words(status.get("run"))),
         ]
     )
+    if (budget := status.get("duty")) is not None:
+        from policies.duty_text import duty_text, has_budget
+
+        if has_budget(budget):
+            yield ""
+            yield duty_text(budget).rstrip("\n")
     if rules := status.get("rules"):
         yield ""
         keys = [key for key in rules[0] if not isinstance(rules[0][key], (dict,))]

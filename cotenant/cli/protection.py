@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cotenant.cli import duty
 from cotenant.cli.command import command, group
 from cotenant.cli.options import NodeArg, OptionalNodeArg, YesFlag, agent_of
 from cotenant.cli.result import Exit, OperationError, OperationResult
@@ -29,6 +30,7 @@ app = group("What the owner protects: the section, its sources, measurements and
 
 def register(root: typer.Typer) -> None:
     root.add_typer(app, name="protection")
+    duty.register(app)
 
 
 @command(app, "preview", example="cotenant protection preview local node-protection.toml")

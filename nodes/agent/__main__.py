@@ -12,7 +12,7 @@ import signal
 import sys
 from pathlib import Path
 
-from nodes.agent.core import TICK_S, Agent
+from nodes.agent.core import Agent
 from nodes.agent.lean import give_back_memory
 from nodes.agent.verbs import Verbs
 from nodes.client import node_dir, socket_path
@@ -37,7 +37,16 @@ def main() -> int:
         help="bundles that come with the product",
     )
     parser.add_argument("--slots", type=int, default=os.cpu_count() or 1, help="jobs that may run at once")
+    parser.add_argument(
+        "--pace",
+        type=float,
+        default=1.0,
+        help="for tests: the tick, and every time of governor and compliance check, divided by this",
+    )
     asked = parser.parse_args()
+    if not 1.0 <= asked.pace <= 20.0:
+        print(f"--pace {asked.pace:g}: it is between 1 and 20", file=sys.stderr)
+        return 2
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     if not NODE_NAME.match(asked.node):
         print(f"node name {asked.node!r}: letters, digits, '-', '_' and '.', at most 63", file=sys.stderr)
@@ -47,7 +56,7 @@ def main() -> int:
     if lock is None:
         print(f"an agent for node {asked.node} runs already in {asked.home}; see: cotenant status", file=sys.stderr)
         return 2
-    return asyncio.run(run(asked.home, asked.node, asked.modules, max(1, asked.slots)))
+    return asyncio.run(run(asked.home, asked.node, asked.modules, max(1, asked.slots), asked.pace))
 
 
 def take_lock(home: Path, node: str) -> int | None:
@@ -63,8 +72,8 @@ def take_lock(home: Path, node: str) -> int | None:
     return handle
 
 
-async def run(home: Path, node: str, modules: Path, slots: int) -> int:
-    agent = Agent(home, node, modules)
+async def run(home: Path, node: str, modules: Path, slots: int, pace: float = 1.0) -> int:
+    agent = Agent(home, node, modules, pace)
     agent.slots = slots
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -110,7 +119,7 @@ async def tick_for_ever(agent: Agent) -> None:
             agent.tick()
         except Exception:
             log.exception("a tick failed")
-        due_s += TICK_S
+        due_s += agent.tick_s
         now_s = monotonic_s()
         agent.tick_late_s = max(0.0, now_s - due_s)
         if now_s >= due_s:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import secrets
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -19,7 +17,6 @@ from nodes.clock import utc_now
 from policies.certificate import (
     Certificate,
     Fingerprint,
-    check_digest,
     differences,
     issue,
     revocations,
@@ -39,7 +36,6 @@ __all__ = ["Certifier"]
 
 PASS = "no slowdown shown"
 RECOMPUTE_WITHIN_S = 120.0
-KEY_BYTES = 32
 
 
 def _refused(run: str, why: str, remedy: str | None = None, about: str = "other") -> Refused:
@@ -52,8 +48,7 @@ class Certifier:
     def __init__(self, agent: Agent, planner: Planner) -> None:
         self.agent = agent
         self.planner = planner
-        self.key = _key(agent.dir / "key")
-        self._forged: set[str] = set()
+        self.key = agent.certificates.key
         # An agent that died between a run's end and its revocations does them now: no flow may ever ask again.
         for record in agent.journal.runs():
             if record["state"] == "ended":
@@ -77,7 +72,9 @@ class Certifier:
             return
         journal = self.agent.journal
         ended_at = datetime.fromisoformat(record["ended_at"])
-        kept = [each for each, revoked in self._all() if revoked is None and each.issued_at <= ended_at]
+        kept = [
+            each for each, revoked in self.agent.certificates.all() if revoked is None and each.issued_at <= ended_at
+        ]
         for certificate in revocations(record, kept):
             duty = record["spec"]["duty"] or 1
             why = f"run {record['run']} ended {record['ending']} for the same work at duty {duty:g}"
@@ -92,7 +89,7 @@ class Certifier:
         record = agent.runs.record(run)
         if record["certificate"] is not None:
             return dict(record["certificate"])
-        kept = next((each for each, _ in self._all() if each.run == run), None)
+        kept = next((each for each, _ in self.agent.certificates.all() if each.run == run), None)
         if kept is not None:  # the agent died between keeping it and saying so in the record
             return dict(agent.runs.change(run, certificate=kept.model_dump(mode="json"))["certificate"])
         try:
@@ -198,26 +195,11 @@ class Certifier:
         answer: dict[str, Any] = json.loads(out)
         return answer
 
-    def _all(self) -> list[tuple[Certificate, str | None]]:
-        """The certificates whose digest fits their fields. One that was edited is said once and never used."""
-        found = []
-        for row, revoked in self.agent.journal.certificates():
-            try:
-                if not check_digest(row, self.key):
-                    raise ValueError("its digest does not fit its fields")
-                found.append((Certificate.model_validate(row), revoked))
-            except ValueError as error:
-                name = str(row.get("certificate"))
-                if name not in self._forged:
-                    self._forged.add(name)
-                    self.agent.journal.write("CERT_FORGED", {"certificate": name, "why": str(error)[:300]})
-        return found
-
     async def listed(self) -> list[dict[str, Any]]:
         """Every certificate with its validity now."""
         found = []
         prints: dict[str, Fingerprint] = {}
-        for certificate, revoked in self._all():
+        for certificate, revoked in self.agent.certificates.all():
             if certificate.rule not in prints:
                 prints[certificate.rule] = await self.planner.fingerprint(certificate.rule)
             state = validity(
@@ -232,21 +214,3 @@ class Certifier:
             )
             found.append(certificate.model_dump(mode="json") | {"validity": state.as_dict()})
         return found
-
-
-def _key(path: Path) -> bytes:
-    """The node's signing key, made once, readable by the agent's account alone."""
-    try:
-        kept = path.read_bytes()
-        if len(kept) == KEY_BYTES:
-            return kept
-        path.rename(path.with_suffix(".broken"))  # certificates signed with what it was are worth nothing now
-        raise FileNotFoundError(path)
-    except FileNotFoundError:
-        fresh = secrets.token_bytes(KEY_BYTES)
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            file.write(fresh)
-            file.flush()
-            os.fsync(file.fileno())
-        return fresh

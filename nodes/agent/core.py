@@ -16,6 +16,8 @@ from typing import Any, Literal
 
 from nodes.agent.at_once import AtOnce
 from nodes.agent.harm import FleetNow
+from nodes.agent.certificates import KeptCertificates
+from nodes.agent.governing import Governing, model_of
 from nodes.agent.observe import Observer
 from nodes.agent.runs import ActiveRun, Runs
 from nodes.capacity import usable_cores
@@ -70,8 +72,9 @@ def covered_s(spans: Sequence[tuple[float, float]], begin_s: float, end_s: float
 class Agent:
     """State and effects of one node's agent. ``home`` is COTENANT_HOME; everything of the node lies under ``self.dir``."""
 
-    def __init__(self, home: Path, node: str, builtin_modules: Path) -> None:
+    def __init__(self, home: Path, node: str, builtin_modules: Path, pace: float = 1.0) -> None:
         self.home, self.node = home, node
+        self.tick_s = TICK_S / pace
         self.dir = node_dir(home, node)
         self.dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.journal = Journal(self.dir / "journal.sqlite")
@@ -87,6 +90,8 @@ class Agent:
         self.shares: dict[str, float | Unreadable] = {}
         self._metered_s = monotonic_s()
         self.runs = Runs(self.journal)
+        self.certificates = KeptCertificates(self.journal, self.dir / "key")
+        self.governing = Governing(self, pace)
         self.slots = usable_cores()
         self.at_once.configure(self.section)
         self.view = NodeView(
@@ -174,13 +179,16 @@ class Agent:
     def _read_meter(self, now_s: float) -> None:
         """Each unit's share of the device since the last tick, for people and for the duty's compliance."""
         attempts = {a.attempt_id: a for a in self.jobs.attempts()}
-        span_s, self._metered_s = now_s - self._metered_s, now_s
+        span_s = now_s - self._metered_s
+        if span_s < self.tick_s / 2.0:
+            return  # asked between two ticks: the share of a moment says nothing
+        self._metered_s = now_s
         readings = self.meter.read(now_s, {name: self.jobs.tree(name) for name in attempts})
         self.shares = {
             name: busy if isinstance(busy, Unreadable) else busy / (span_s * attempts[name].cores)
             for name, busy in readings.items()
-            if span_s > 0.0
         }
+        self.governing.metered()
 
     def step_jobs(self) -> None:
         """Between ticks: graces, confirmations and ends of attempts. Only while the ticks themselves succeed: the bytes that
@@ -227,7 +235,8 @@ class Agent:
         """Judge every unit and every waiting job, and carry it out."""
         now_s = monotonic_s()
         run = self.runs.active
-        self.view = self.observer.node_view(self.section, how, now_s, run.view() if run is not None else None)
+        seen = self.observer.node_view(self.section, how, now_s, run.view() if run is not None else None)
+        self.view = self.governing.applied(seen, how)
         self._carry_out()
         self._evict_for_memory()
         if self._admit():
@@ -365,6 +374,7 @@ class Agent:
         return gpu_use != "none" or self.section.node.duty_device == "cpu"
 
     def unit(self, attempt: Attempt) -> Unit:
+        work = self.governing.work_of_attempt(attempt)
         return Unit(
             attempt.attempt_id,
             attempt.job_id,
@@ -375,6 +385,8 @@ class Agent:
             attempt.feed_of,
             cores=attempt.cores,
             gpu=self._uses_gpu(attempt.module),
+            digest=work.digest,
+            model=work.model,
         )
 
     def unit_of_job(self, job: Job) -> Unit:
@@ -395,6 +407,8 @@ class Agent:
             job.feed_of,
             cores=stage.requires.resources.cpu if stage is not None else 1.0,
             gpu=self._uses_gpu(job.module),
+            digest=None if module is None else module.digest,
+            model=model_of(job.payload),
         )
 
     def _uses_gpu(self, module: str) -> bool:

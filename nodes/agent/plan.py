@@ -249,6 +249,7 @@ class Planner:
             agent.now_s(),
             RunView("plan", spec.rule, WorkSelector(spec.work), "grant", spec.off, spec.duty, spec.feed),
         )
+        view = agent.governing.applied(view, "event")
         for item in work:
             unit = Unit(
                 "",
@@ -258,6 +259,7 @@ class Planner:
                 agent.is_device(item["gpu_use"]),
                 True,
                 "plan" if spec.feed else None,
+                item["digest"],
             )
             for why in reasons(unit, view):
                 if why.code == "PROTECTION_PHASE_ON" and "cannot be read" not in why.why:

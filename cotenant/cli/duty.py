@@ -1,0 +1,97 @@
+"""``protection duty``: the device duty of each node, held and measured."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cotenant.cli.command import command
+from cotenant.cli.options import OptionalNodeArg, agent_of, settings
+from cotenant.cli.result import Exit, OperationError, OperationResult
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+__all__ = ["register"]
+
+# The agent's own period: nothing changes more often.
+WATCH_EVERY_S = 2.0
+
+
+def register(protection: typer.Typer) -> None:
+    @command(protection, "duty", example="cotenant protection duty local\ncotenant protection duty --watch")
+    def duty(
+        node: OptionalNodeArg = None,
+        watch: Annotated[bool, typer.Option("--watch", help="Show it again every two seconds, until Ctrl-C.")] = False,
+        as_json: bool = False,
+    ) -> OperationResult:
+        """The GPU budget beside protected programs: its ceiling, baselines, and each unit's duty, asked and measured.
+
+        Without a node every node of this machine that has a budget. With --watch and --json, one object a line.
+        """
+        if not watch:
+            views, errors = _views(node)
+            return OperationResult(
+                {"nodes": views}, exit_code=Exit.UNREACHABLE if errors else Exit.DONE, errors=errors, view=_text
+            )
+        try:
+            _watch(node, as_json)
+        except KeyboardInterrupt:
+            pass
+        return OperationResult()
+
+
+def _views(node: str | None) -> tuple[list[dict[str, Any]], list[OperationError]]:
+    """The view of the node that was named; else of each that has a budget, and what did not answer."""
+    if node is not None:
+        return [agent_of(node).ask("duty")], []
+    from cotenant.cli.agents import Agent, local_nodes
+    from cotenant.cli.failures import Unreachable
+    from policies.duty_text import has_budget
+
+    in_force, views, errors = settings(), [], []
+    for name in local_nodes(in_force.home) or [in_force.node]:
+        try:
+            view = Agent(in_force, name).ask("duty")
+        except Unreachable as error:
+            errors.append(error.error)
+            continue
+        if has_budget(view):
+            views.append(view)
+    return views, errors
+
+
+def _text(data: dict[str, Any]) -> Iterator[RenderableType]:
+    from policies.duty_text import duty_text
+
+    if not data["nodes"]:
+        yield 'no node has a gpu_duty budget now: one needs gpu_jobs = "certified" and a rule that holds device work back'
+    for view in data["nodes"]:
+        yield duty_text(view).rstrip("\n")
+
+
+def _watch(node: str | None, as_json: bool) -> None:
+    if as_json or not sys.stdout.isatty():
+        while True:
+            views, errors = _views(node)
+            if as_json:
+                found = {"nodes": views, "errors": [error.as_dict() for error in errors]}
+                print(json.dumps(found, ensure_ascii=False), flush=True)
+            else:
+                print("\n".join(str(part) for part in _text({"nodes": views})), flush=True)
+            time.sleep(WATCH_EVERY_S)
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(auto_refresh=False) as live:
+        while True:
+            views, errors = _views(node)
+            lines = [str(part) for part in _text({"nodes": views})]
+            lines += [f"{error.what}: {error.why}" for error in errors]
+            live.update(Text("\n".join(lines)), refresh=True)
+            time.sleep(WATCH_EVERY_S)
