@@ -11,7 +11,16 @@ from dataclasses import dataclass
 
 from policies.governed import idle_code
 from policies.memory_guard import Pool
-from policies.units import NodeView, Reason, Unit, caps_in_force, holding_rules, over_the_caps, reasons, reserve_in_force
+from policies.units import (
+    NodeView,
+    Reason,
+    Unit,
+    caps_in_force,
+    holding_rules,
+    over_the_caps,
+    reasons,
+    reserve_in_force,
+)
 
 __all__ = ["Room", "Taken", "admission"]
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from policies.caps import NO_CAPS, NO_RESERVE, Caps, Reserve, strictest_caps, sum_of_reserves
-from policies.reaction import Level
 from policies.governed import Governed, refusals, shares
+from policies.reaction import Level
 from policies.work import WorkSelector
 
 __all__ = [

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nodes.agent.at_once import AtOnce
-from nodes.agent.harm import FleetNow
 from nodes.agent.certificates import KeptCertificates
 from nodes.agent.governing import Governing, model_of
+from nodes.agent.harm import FleetNow
 from nodes.agent.observe import Observer
 from nodes.agent.runs import ActiveRun, Runs
 from nodes.capacity import usable_cores

@@ -5,7 +5,8 @@ The payload's ``do`` names what it does:
 * ``tell``: put argv, environment, cwd and open descriptors into the result;
 * ``exit``: leave with ``code``, writing ``failure`` and ``result`` where given, or die by ``signal``;
 * ``work``: spin in units of a few milliseconds, obeying pause, stop and duty at each, with ``children`` spinners of which
-  ``detached`` have a session of their own; ``deaf``: ignore everything that can be ignored; ``strays``: orphans that spin in a
+  ``detached`` have a session of their own; ``deaf``: ignore everything that can be ignored; ``greedy``: ignore the
+  duty alone; ``strays``: orphans that spin in a
   session of their own with nothing in their environment; ``forking``: short-lived children without end;
 * ``files``: write ``files`` (path -> text), name ``artifacts`` in the result.
 
@@ -125,7 +126,7 @@ def work(args, payload, note):
             )
             return 75
         duty = asked.get("gpu_duty")
-        if duty is not None:
+        if duty is not None and not payload.get("greedy"):
             time.sleep(0.004 * (1 - duty) / max(duty, 0.01))
     return 0
 
