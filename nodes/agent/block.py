@@ -16,7 +16,7 @@ from policies.harness.collapse import CollapseWatch
 from policies.harness.conditions import Conditions, disturbances
 from policies.harness.dose import judge_dose
 from policies.harness.rows import Arm, BlockRow, BlockState, LeftOut, Order, UnitDose, WindowRow
-from policies.harness.validity import Happening, Part, foremost
+from policies.harness.validity import DEATHS, Happening, Part, foremost
 
 if TYPE_CHECKING:
     from nodes.agent.core import Agent, TestedUnit
@@ -81,6 +81,8 @@ class BlockRunner:
                 await self._switch()
                 await self._washout()
                 self.windows[arm] = await self._window(1 if position == 1 else 2)
+            assert self.started is not None
+            self.run.left = (self.started, self.arm)
             return self._judged()
         except _LeftOut as left:
             return self._left_out(left)
@@ -100,12 +102,24 @@ class BlockRunner:
         """
         self.run.part = "hold"
         self.agent.evaluate("tick")
+        self._nothing_between()
         await self._until("waiting", monotonic_s() + READY_WITHIN_S, lambda run: self._not_ready(run) is None)
         why = self._not_ready(self.run)
         if why is not None:
             self.before_arms = True
             raise _LeftOut((why[0], f"not ready within {READY_WITHIN_S:.0f} s: {why[1]}"))
         self.started = self.agent.conditions(self.run)
+
+    def _nothing_between(self) -> None:
+        """A program that died since the last block died in that block's last arm, or right after it: it counts there."""
+        left, self.run.left = self.run.left, None
+        if left is None:
+            return
+        before, arm = left
+        died = [found for found in disturbances(before, self.agent.conditions(self.run)) if found[0] in DEATHS]
+        if died:
+            self.arm, self.part = arm, "closing"  # of the block before
+            raise _LeftOut(*((reason, f"before the block began: {detail}") for reason, detail in died))
 
     def _not_ready(self, run: ActiveRun) -> tuple[LeftOut, str] | None:
         now = self.agent.conditions(run)

@@ -57,21 +57,24 @@ class Measurer:
             return dict(kept)
         active.part = "hold"
         agent.evaluate("tick")
-        if not await self._wait(active, "waiting", HELD_WITHIN_S, held=True):
+        held = await self._wait(active, "waiting", HELD_WITHIN_S, held=True)
+        if not held:
             agent.stop_tested_work(active, "it did not hold for the reference")
-            await self._wait(active, "waiting", HELD_WITHIN_S, held=True)
+            held = await self._wait(active, "waiting", HELD_WITHIN_S, held=True)
         begin_s = monotonic_s()
         agent.sources_keep_since(active.spec.rule, begin_s - 60.0)
         await self._wait(active, "reference", active.spec.reference_s, held=False)
         active.now.part, active.now.until_s = "idle", None
         view, end_s = agent.progress(active.spec.rule), monotonic_s()
-        events = view.track.count_between(begin_s, end_s, end_s).events if view.readable else None
+        # A rate beside work that could be neither held nor stopped is no reference; OFF windows will say why they fail.
+        events = view.track.count_between(begin_s, end_s, end_s).events if view.readable and held else None
         rate = None if events is None else events / (end_s - begin_s)
         found = {
             "rate": rate,
             "length_s": end_s - begin_s,
             "longest_step_s": view.track.longest_step_s,
             "at": utc_iso(),
+            "held": held,
         }
         agent.runs.change(run, reference=found)
         agent.journal.write("RUN_REFERENCE", {"run": run, **found})

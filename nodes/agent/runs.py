@@ -14,7 +14,8 @@ from typing import Any, Literal, get_args
 from nodes.clock import monotonic_s, utc_iso, utc_now
 from nodes.identity import ProcessId, liveness
 from nodes.journal import Journal
-from policies.harness.rows import BlockRow, Order
+from policies.harness.conditions import Conditions
+from policies.harness.rows import Arm, BlockRow, Order
 from policies.harness.spec import RunSpec
 from policies.harness.verdict import Ending
 from policies.refusal import Refused
@@ -44,7 +45,9 @@ class Now:
 
 @dataclass(slots=True)
 class ActiveRun:
-    """The run that has the lock. ``part`` is what the work under test may do; ``ending`` is set to stop what is going on."""
+    """The run that has the lock. ``part`` is what the work under test may do; ``ending`` is set to stop what is going on.
+    ``left``: the conditions as the last block left them and its last arm, so that no death falls between two blocks.
+    """
 
     run: str
     spec: RunSpec
@@ -54,6 +57,7 @@ class ActiveRun:
     resting: bool = False
     now: Now = field(default_factory=Now)
     measuring: int | None = None
+    left: tuple[Conditions, Arm] | None = None
 
     def view(self) -> RunView:
         return RunView(

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from policies.harness.rows import BlockRow
+from policies.harness.schedule import coin
+from policies.harness.validity import harm_suspected
 from policies.refusal import Refused
 from tests.node.agent_rig import Rig, cpu_s, runners_of, wait_for
 
@@ -109,6 +112,27 @@ def test_a_program_that_dies_while_the_work_runs_leaves_the_block_out_and_is_hel
         "window",
     )
     assert row["on"] is None, "a window that was cut short has no count"
+
+
+def test_a_program_that_dies_between_two_blocks_died_in_the_arm_before(measured: Rig) -> None:
+    rig = measured
+    seed = next(s for s in range(1000) if coin(s, 1) == "off_first")
+    rig.begin(seed=seed)
+    first = rig.client.call("run_block", run="run-1", number=1, order="off_first", _timeout_s=400)
+    assert first["state"] == "counted", first
+    old = rig.started[1]
+    old.kill()
+    old.wait(30)
+    rig.start_program()
+
+    def another_runs() -> bool:
+        processes = rig.client.call("status")["rules"][0]["processes"]
+        return bool(processes) and all(process["pid"] != old.pid for process in processes)
+
+    wait_for("the program was started again", another_runs)
+    second = rig.client.call("run_block", run="run-1", number=2, order=coin(seed, 2), _timeout_s=400)
+    assert (second["state"], second["reason"], second["reason_arm"]) == ("left_out", "program_died", "on")
+    assert harm_suspected([BlockRow.model_validate(row) for row in (first, second)]) is not None
 
 
 def test_a_source_that_stops_reading_leaves_the_block_out(measured: Rig) -> None:
