@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import PurePath
 from typing import Literal
 
+from policies import patterns
 from policies.section.models import Cooldown, Match, Rule, Tree
 
 __all__ = [
@@ -115,13 +116,21 @@ def _each(match: Match, proc: ProcInfo) -> Iterator[Verdict]:
         yield _contains(match.path_contains, proc)
     if match.argv_regex is not None:
         joined = None if proc.argv is None else " ".join(proc.argv)
-        yield _verdict(None if joined is None else _compiled(match.argv_regex).search(joined) is not None)
+        yield _verdict(None if joined is None else _found(match.argv_regex, joined))
     if match.name is not None:
         yield _named(match.name, proc)
 
 
 def _verdict(holds: bool | None) -> Verdict:
     return "unreadable" if holds is None else "yes" if holds else "no"
+
+
+def _found(pattern: str, text: str) -> bool | None:
+    """None where the search was given up: that process cannot be judged by this key."""
+    try:
+        return patterns.search(_compiled(pattern), text) is not None
+    except patterns.TooLong:
+        return None
 
 
 @lru_cache(maxsize=256)

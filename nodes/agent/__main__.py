@@ -12,6 +12,7 @@ import signal
 import sys
 from pathlib import Path
 
+from nodes import patience
 from nodes.agent.core import Agent
 from nodes.agent.lean import give_back_memory
 from nodes.agent.verbs import Verbs
@@ -73,6 +74,7 @@ def take_lock(home: Path, node: str) -> int | None:
 
 
 async def run(home: Path, node: str, modules: Path, slots: int, pace: float = 1.0) -> int:
+    patience.install()
     agent = Agent(home, node, modules, pace)
     agent.slots = slots
     loop = asyncio.get_running_loop()

@@ -30,6 +30,7 @@ from nodes.journal import Journal
 from nodes.meters.cpu import CpuMeter, Unreadable
 from nodes.modules import ModuleStore
 from nodes.sources.hub import SourceHub
+from nodes.sources.probe import Owner
 from nodes.sources.views import PhaseUpdate, ProgressView
 from policies.admission import Room, Taken, admission
 from policies.harness.conditions import Conditions
@@ -82,8 +83,9 @@ class Agent:
         self.section_version, self.section, self.section_text = self._section_in_force()
         self.modules = ModuleStore(self.dir, builtin_modules)
         self.jobs = JobManager(self.dir, self.journal.db, self.modules, self._note, monotonic_s)
+        self.owner = Owner(os.geteuid(), str(Path.home()))
         self.hub = SourceHub(monotonic_s)
-        self.hub.configure(for_sources(self.section), str(Path.home()))
+        self.hub.configure(for_sources(self.section), self.owner)
         self.observer = Observer(self.journal, self.hub)
         self.at_once = AtOnce(self.jobs, self.unit)
         self.meter = CpuMeter()
@@ -122,7 +124,7 @@ class Agent:
         section = parse_section(text)
         version = self.journal.add_section(text, digest(text), by)
         self.section_version, self.section, self.section_text = version, section, text
-        self.hub.configure(for_sources(section), str(Path.home()))
+        self.hub.configure(for_sources(section), self.owner)
         self.observer.configure(section)
         self.at_once.configure(section)
         self.journal.write(
@@ -157,6 +159,7 @@ class Agent:
         self.take_phases(self.hub.poll("tick"))
         self.observer.fleet_now = self._fleet_now()
         self.observer.refresh(now_s, self.trees())
+        self.take_phases(self.hub.look_at_programs(self.observer.table.snapshot(), self.observer.fleet))
         self._read_meter(now_s)
         if active is not None and active.part == "grant" and active.spec.feed is not None:
             self.feed(active)

@@ -219,6 +219,11 @@ class Observer:
         if decided.code is not None:
             self.journal.write(decided.code, self.describe_memory())
 
+    @property
+    def fleet(self) -> set[int]:
+        """Pids of the spawn registry and of this process, as of the last refresh."""
+        return self._fleet
+
     # -- views ------------------------------------------------------------------------------------------------------
 
     def node_view(

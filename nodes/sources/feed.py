@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from nodes.sources.follower import Follower, Reading
-from nodes.sources.unreadable import Unreadable
+from nodes.sources.unreadable import Unreadable, because_slow
 from nodes.sources.views import How, PhaseUpdate, PhaseView, ProgressView
 from policies.section.sources import JsonlEventPhase, JsonlFieldPhase, JsonlProgress, LogProgress
 from policies.sources.meaning import (
@@ -53,6 +53,13 @@ class Progress:
         self.track = ProgressTrack()
         self.track.is_counter = self.meaning.counts == "counter"
         self._last_arrival_s = float("-inf")
+
+    @property
+    def unreadable(self) -> Unreadable | None:
+        """Why its lines are not believed, whatever the file gives."""
+        if not self.meaning.skipped.too_long:
+            return None
+        return because_slow(self.meaning.skipped.too_long)
 
     def take(self, reading: Reading, arrival_s: float, wall_s: float, how: How) -> None:
         if reading.ended:
@@ -197,7 +204,7 @@ class Feed:
         return updates, reading
 
     def progress_view(self, progress: Progress) -> ProgressView:
-        bad = self.unreadable
+        bad = self.unreadable or progress.unreadable
         skipped = progress.meaning.skipped
         why = bad.why if bad is not None else ""
         if bad is None and progress.track.points == 0:

@@ -57,10 +57,11 @@ class Reading:
 class Follower:
     """One source's file. Not thread-safe; ``close`` gives its descriptors back."""
 
-    def __init__(self, pattern: str, *, owner_home: str | None = None) -> None:
+    def __init__(self, pattern: str, *, owner_home: str | None = None, helper_socket: str | None = None) -> None:
         self.pattern = pattern
         self.dirs: set[str] = set()
         self._owner_home = owner_home
+        self._helper_socket = helper_socket
         self._now: FileReader | None = None
         self._real_path: str | None = None
         self._old: list[tuple[FileReader, float]] = []
@@ -148,7 +149,7 @@ class Follower:
             self._drop_current()
             self._missing_since_s = None
             if found.denied:
-                return because_denied(found.denied[0], self._owner_home)
+                return because_denied(found.denied[0], self._owner_home, self._helper_socket)
             if found.odd:
                 return because_odd(*found.odd[0])
             return because_failed(found.failed[0]) if found.failed else because_missing(self.pattern)
@@ -205,7 +206,7 @@ class Follower:
         except PermissionError:
             self._drop_current()
             self._known.setdefault(file.key, Start(file.size, mid_file=True))
-            return because_denied(file.path, self._owner_home)
+            return because_denied(file.path, self._owner_home, self._helper_socket)
         except OSError as error:
             return because_failed(f"{file.path}: {error.strerror}")
         back = next((reader for reader, _ in self._old if reader.key == fresh.key), None)

@@ -8,17 +8,30 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from nodes.clock import monotonic_s
 from nodes.sources import matching
 from nodes.sources.feed import Feed, Phase, Progress
 from nodes.sources.follower import Follower
+from nodes.sources.helper_desk import HelperDesk, Row, Source
+from nodes.sources.probe import Owner, Probe
+from nodes.sources.programs import ProgramPhase, ProgramPhases
 from nodes.sources.views import How, PhaseUpdate, PhaseView, ProgressView
 from nodes.sources.watch import Watch
+from policies.rules import ProcInfo
 from policies.section.models import Section
-from policies.section.sources import JsonlEventPhase, JsonlFieldPhase, JsonlProgress, LogProgress
+from policies.section.sources import (
+    ExecPhase,
+    ExecProgress,
+    JsonlEventPhase,
+    JsonlFieldPhase,
+    JsonlProgress,
+    LogProgress,
+)
+from policies.sources.meaning import PhaseMeaning, ProgressMeaning
 from policies.sources.progress import ProgressTrack, live_rate
 from policies.sources.timed import check_timed
 
@@ -42,6 +55,7 @@ class SourceHub:
         clock: monotonic seconds.
         wall: seconds of the wall clock, to compare with file times and line stamps.
         watch: the watcher; by default one inotify instance, or the 250 ms check.
+        helper_socket: where a session helper reports, for the remedy of what this account may not read; None: nowhere.
     """
 
     def __init__(
@@ -50,10 +64,15 @@ class SourceHub:
         *,
         wall: Callable[[], float] = time.time,
         watch: Watch | None = None,
+        helper_socket: str | None = None,
     ) -> None:
         self._clock = clock
         self._wall = wall
         self._watch = watch if watch is not None else Watch()
+        self._helper_socket = helper_socket
+        self.desk = HelperDesk()
+        self._probes: dict[str, Probe] = {}
+        self._programs = ProgramPhases()
         self._feeds: dict[str, Feed] = {}
         self._progress: dict[str, tuple[Feed, Progress]] = {}
         self._phases: dict[tuple[str, int], tuple[Feed, Phase]] = {}
@@ -77,11 +96,15 @@ class SourceHub:
         """How changes are seen, in words."""
         return self._watch.describe()
 
-    def configure(self, section: Section, owner_home: str) -> None:
+    def configure(self, section: Section, owner: Owner | str) -> None:
         """Takes the sources of ``section``; what it has in common with the section before keeps its track and phase.
 
-        Reads every source once, so that ``phase`` and ``progress`` answer from what is there. ``~`` is ``owner_home``.
+        Reads every source once, so that ``phase`` and ``progress`` answer from what is there. ``~`` is the owner's home,
+        and its probes run as the owner (a path alone: the home, and this account).
         """
+        owner = owner if isinstance(owner, Owner) else Owner(os.geteuid(), owner)
+        owner_home = owner.home
+        self._configure_programs(section, owner)
         before, before_progress, before_phases = self._feeds, self._progress, self._phases
         self._feeds, self._progress, self._phases = {}, {}, {}
         self._asked.clear()
@@ -90,7 +113,11 @@ class SourceHub:
             pattern = matching.expand_home(file, owner_home)
             kept = before.get(pattern)
             if pattern not in self._feeds:
-                feed = Feed(kept.follower if kept else Follower(pattern, owner_home=owner_home))
+                feed = Feed(
+                    kept.follower
+                    if kept
+                    else Follower(pattern, owner_home=owner_home, helper_socket=self._helper_socket)
+                )
                 if kept is not None:
                     feed.unreadable = kept.unreadable
                 self._feeds[pattern] = feed
@@ -113,7 +140,36 @@ class SourceHub:
         for feed in before.values():
             if id(feed.follower) not in kept_followers:
                 feed.follower.close()
+        self.desk.configure(
+            {(rule, "progress", 0): _asks_helper(feed) for rule, (feed, _) in self._progress.items()}
+            | {(rule, "phase", index): _asks_helper(feed) for (rule, index), (feed, _) in self._phases.items()}
+        )
         self.poll("tick")
+
+    def _configure_programs(self, section: Section, owner: Owner) -> None:
+        """Probes and phases of running programs, which need no file."""
+        before, self._probes = self._probes, {}
+        phases = []
+        for rule in section.rules:
+            source = rule.protect.source if rule.protect is not None else None
+            if isinstance(source, ExecProgress) and rule.protect is not None:
+                kept = before.get(rule.id)
+                same = kept is not None and (kept.argv, kept.owner) == (source.exec, owner)
+                probe = kept if kept is not None and same else Probe(rule.id, source.exec, 1.0, owner)
+                probe.every_s = rule.protect.window_s
+                self._probes[rule.id] = probe
+            for index, during in enumerate(rule.during):
+                if isinstance(during.source, ExecPhase):
+                    phases.append(ProgramPhase(rule.id, index, during.source, owner.uid, owner.home))
+        self._programs.configure(phases)
+
+    def look_at_programs(self, snapshot: Mapping[int, ProcInfo], fleet: Collection[int]) -> list[PhaseUpdate]:
+        """Phases of running programs, from the process table. Those of processes of ``fleet`` are none of the owner's."""
+        return self._programs.look(snapshot, fleet, self._clock())
+
+    def take_report(self, home: str, rows: Sequence[Row]) -> list[PhaseUpdate]:
+        """What the session helper in ``home`` says of sources that lie there; the phases that changed."""
+        return self.desk.take(home, rows, self._clock())
 
     def _add_phase(
         self, phase: Phase, feed: Feed, kept: bool, before: dict[tuple[str, int], tuple[Feed, Phase]]
@@ -135,8 +191,11 @@ class SourceHub:
             if not updates:
                 self._rest()
             return updates
+        for probe in self._probes.values():
+            probe.poll(self._clock())
         announced, _ = self._watch.changed()
-        return self._read([(feed, True) for feed in self._feeds.values()], how, announced)
+        expired = self.desk.expire(self._clock())
+        return expired + self._read([(feed, True) for feed in self._feeds.values()], how, announced)
 
     def _poll_events(self) -> list[PhaseUpdate]:
         paths, everything = self._watch.changed()
@@ -229,68 +288,129 @@ class SourceHub:
 
     def progress(self, rule_id: str) -> ProgressView:
         """The rule's progress source. Raises KeyError for a rule without one."""
+        if rule_id in self._probes:
+            return _probe_view(self._probes[rule_id])
         feed, progress = self._progress[rule_id]
-        return feed.progress_view(progress)
+        view = feed.progress_view(progress)
+        helped = self.desk.helped((rule_id, "progress", 0), self._clock())
+        if helped is None:
+            return view
+        row = helped.row
+        why = row.why if not row.readable else "" if helped.track.points else "no event was seen yet"
+        return replace(
+            view,
+            track=helped.track,
+            readable=row.readable,
+            why=why,
+            code="" if row.readable else "PROTECTION_SOURCE_UNREADABLE",
+            remedy="" if row.readable else "see that the file is there and that its owner may read it",
+            counts=row.counts,
+            reader="helper",
+        )
 
     def phase(self, rule_id: str, index: int) -> PhaseView:
         """The rule's phase of that ``during`` block. Raises KeyError where there is none."""
+        if (rule_id, index) in self._programs.by_key:
+            return self._programs.by_key[(rule_id, index)].view()
         feed, phase = self._phases[(rule_id, index)]
-        return feed.phase_view(phase)
+        view = feed.phase_view(phase)
+        helped = self.desk.helped((rule_id, "phase", index), self._clock())
+        if helped is None:
+            return view
+        row = helped.row
+        return replace(
+            view,
+            state=row.state if row.readable else "on",
+            readable=row.readable,
+            why=row.why,
+            code="" if row.readable else "PROTECTION_SOURCE_UNREADABLE",
+            remedy="" if row.readable else "see that the file is there and that its owner may read it",
+            reader="helper",
+        )
 
     def has_progress(self, rule_id: str) -> bool:
-        return rule_id in self._progress
+        return rule_id in self._progress or rule_id in self._probes
 
     def tracks(self) -> Iterator[tuple[str, ProgressTrack]]:
-        for rule_id, (_, progress) in self._progress.items():
-            yield rule_id, progress.track
+        for rule_id in (*self._progress, *self._probes):
+            yield rule_id, self.progress(rule_id).track
 
     def describe(self) -> list[dict[str, Any]]:
-        """A row a source, as the verb ``sources`` gives them; latencies are the journal's to fill in."""
+        """A row a source, as the verb ``sources`` gives them; latencies are the observer's to fill in."""
         now_s = self._clock()
         rows: list[dict[str, Any]] = []
-        for feed, progress in self._progress.values():
-            rows.append(self._progress_row(feed, progress, now_s))
-        for feed, phase in self._phases.values():
-            view = feed.phase_view(phase)
-            rows.append(
-                self._row(feed, phase.rule_id, "phase", phase.index, view)
-                | {"phase": view.state, "skipped": phase.meaning.skipped.as_dict()}
-            )
+        for rule_id, (feed, progress) in self._progress.items():
+            rows.append(self._progress_row(rule_id, progress.window_s, self._of_file(feed, progress.meaning), now_s))
+        for rule_id, probe in self._probes.items():
+            rows.append(self._progress_row(rule_id, probe.every_s, {"watch": "tick", "uid": probe.owner.uid}, now_s))
+        for (rule_id, index), (feed, phase) in self._phases.items():
+            rows.append(self._phase_row(rule_id, index, self._of_file(feed, phase.meaning)))
+        for (rule_id, index), program in self._programs.by_key.items():
+            rows.append(self._phase_row(rule_id, index, {"watch": "tick", "uid": program.owner_uid}))
         return rows
 
-    def _progress_row(self, feed: Feed, progress: Progress, now_s: float) -> dict[str, Any]:
-        view = feed.progress_view(progress)
-        rate = live_rate(progress.track, now_s, progress.window_s)
-        timed = check_timed(progress.track.recent_reads())
-        return self._row(feed, progress.rule_id, "progress", 0, view) | {
+    def _of_file(self, feed: Feed, meaning: ProgressMeaning | PhaseMeaning) -> dict[str, Any]:
+        return {
+            "pattern": feed.follower.pattern,
+            "path": feed.follower.path or feed.follower.pattern,
+            "watch": self._watch.how(feed.follower.dirs),
+            "damage": feed.follower.damage,
+            "skipped": meaning.skipped.as_dict(),
+        }
+
+    def _phase_row(self, rule_id: str, index: int, more: Mapping[str, Any]) -> dict[str, Any]:
+        view = self.phase(rule_id, index)
+        return _row(rule_id, "phase", index, view) | {"phase": view.state, **more}
+
+    def _progress_row(self, rule_id: str, window_s: float, more: Mapping[str, Any], now_s: float) -> dict[str, Any]:
+        view = self.progress(rule_id)
+        rate = live_rate(view.track, now_s, window_s)
+        timed = check_timed([] if view.kind == "exec" else view.track.recent_reads())
+        return _row(rule_id, "progress", 0, view) | {
             "rate": rate.per_s if view.readable else None,
             "rate_window_s": rate.window_s,
             "why": view.why or rate.why,
             "counts": view.counts,
             "timed": timed.looks_timed,
             "timed_why": timed.words,
-            "skipped": progress.meaning.skipped.as_dict(),
+            **more,
         }
 
-    def _row(self, feed: Feed, rule: str, role: str, index: int, view: ProgressView | PhaseView) -> dict[str, Any]:
-        return {
-            "rule": rule,
-            "role": role,
-            "index": index,
-            "kind": view.kind,
-            "path": view.path if view.path is not None else feed.follower.pattern,
-            "pattern": feed.follower.pattern,
-            "state": "ok" if view.readable else "unreadable",
-            "code": view.code,
-            "why": view.why,
-            "remedy": view.remedy,
-            "rate": None,
-            "phase": None,
-            "reader": "agent",
-            "uid": os.geteuid(),
-            "watch": self._watch.how(feed.follower.dirs),
-            "timed": None,
-            "damage": feed.follower.damage,
-            "latency_p50_ms": None,
-            "latency_p99_ms": None,
-        }
+
+def _asks_helper(feed: Feed) -> Source:
+    def needs() -> bool:
+        return feed.unreadable is not None and feed.unreadable.code == "PROTECTION_SOURCE_NEEDS_HELPER"
+
+    return Source(feed.follower.pattern, needs)
+
+
+def _probe_view(probe: Probe) -> ProgressView:
+    bad = probe.unreadable
+    why = bad.why if bad is not None else "" if probe.track.points else "no rate was read yet"
+    code, remedy = (bad.code, bad.remedy) if bad is not None else ("", "")
+    return ProgressView(probe.track, bad is None, why, code, remedy, probe.path, "exec", "rate")
+
+
+def _row(rule: str, role: str, index: int, view: ProgressView | PhaseView) -> dict[str, Any]:
+    return {
+        "rule": rule,
+        "role": role,
+        "index": index,
+        "kind": view.kind,
+        "path": view.path,
+        "pattern": view.path,
+        "state": "ok" if view.readable else "unreadable",
+        "code": view.code,
+        "why": view.why,
+        "remedy": view.remedy,
+        "rate": None,
+        "phase": None,
+        "reader": view.reader,
+        "uid": os.geteuid(),
+        "watch": "",
+        "timed": None,
+        "damage": {},
+        "skipped": {},
+        "latency_p50_ms": None,
+        "latency_p99_ms": None,
+    }

@@ -6,7 +6,15 @@ import os
 import shlex
 from dataclasses import dataclass
 
-__all__ = ["Unreadable", "because_denied", "because_failed", "because_fault", "because_missing", "because_odd"]
+__all__ = [
+    "Unreadable",
+    "because_denied",
+    "because_failed",
+    "because_fault",
+    "because_missing",
+    "because_odd",
+    "because_slow",
+]
 
 _HOMES = ("/home/", "/Users/", "/root/")
 
@@ -43,13 +51,28 @@ def because_failed(words: str) -> Unreadable:
     return Unreadable("PROTECTION_SOURCE_UNREADABLE", words, "see that the file system is mounted and answers")
 
 
-def because_denied(path: str, owner_home: str | None) -> Unreadable:
-    """``path``: the file that may not be read or the directory that may not be searched."""
+def because_slow(lines: int) -> Unreadable:
+    return Unreadable(
+        "PROTECTION_SOURCE_UNREADABLE",
+        f"log_regex took too long and was given up on {lines} lines, so what it counts is too little",
+        "write log_regex without repetitions inside repetitions, such as (a+)+, and set the section anew",
+    )
+
+
+def because_denied(path: str, owner_home: str | None, helper_socket: str | None = None) -> Unreadable:
+    """``path``: the file that may not be read or the directory that may not be searched.
+
+    ``helper_socket``: where a session helper could report it; None where this agent serves none.
+    """
     homes = (*((owner_home.rstrip("/") + "/",) if owner_home else ()), *_HOMES)
     if any((path + "/").startswith(home) for home in homes):
+        why = f"{path} lies in a home that the agent's account (uid {os.geteuid()}) may not read"
+        if helper_socket is not None:
+            remedy = f"in that account's login: cotenant session-helper --socket {shlex.quote(helper_socket)}"
+            return Unreadable("PROTECTION_SOURCE_NEEDS_HELPER", f"{why}, and no session helper reports it", remedy)
         return Unreadable(
             "PROTECTION_SOURCE_NEEDS_HELPER",
-            f"{path} lies in a home that the agent's account (uid {os.geteuid()}) may not read",
+            why,
             f"run the agent as that account, or let it read the file: setfacl -m u:{os.geteuid()}:rX {shlex.quote(path)}",
         )
     mode = "a+rx" if os.path.isdir(path) else "a+r"

@@ -10,7 +10,7 @@ from policies.sources.progress import ProgressTrack
 
 __all__ = ["How", "PhaseUpdate", "PhaseView", "ProgressView"]
 
-How = Literal["event", "poll", "tick"]
+How = Literal["event", "poll", "tick", "helper"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class PhaseUpdate:
     """A phase changed.
 
     Attributes:
-        how: how it was seen: an event, the 250 ms check, or the tick.
+        how: how it was seen: an event, the 250 ms check, the tick, or the session helper's report.
         source_mtime_s: the file's modification time, wall clock; None without a file.
         line_time_s: the line's own time, wall clock, where it carries one.
         arrival_s: when it was read, monotonic.
@@ -49,6 +49,7 @@ class PhaseView:
     remedy: str
     path: str | None
     kind: str
+    reader: Literal["agent", "helper"] = "agent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,5 +63,5 @@ class ProgressView:
     remedy: str
     path: str | None
     kind: str
-    counts: Literal["events", "counter"]
-    reader: Literal["agent"] = "agent"
+    counts: Literal["events", "counter", "rate"]
+    reader: Literal["agent", "helper"] = "agent"

@@ -16,7 +16,7 @@ __all__ = ["IN_FORCE", "PENDING", "Feature", "NotYet", "Pending", "not_acted_on"
 Feature = Literal["governor", "probes", "program_phases"]
 
 # Features of this version, beyond what stands in no row below.
-IN_FORCE: frozenset[Feature] = frozenset({"governor"})
+IN_FORCE: frozenset[Feature] = frozenset({"governor", "probes", "program_phases"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from typing import Any, Literal, Protocol
 
 from pydantic_core import from_json
 
+from policies.patterns import TooLong, search
+
 __all__ = [
     "Counter",
     "EventPhaseMeaning",
@@ -35,8 +37,6 @@ __all__ = [
 
 PhaseState = Literal["on", "off", "soon"]
 
-# A log line is matched only up to here: a pattern that backtracks must not hold up the agent on one absurd line.
-MAX_MATCHED_CHARS = 16 * 1024
 # Keys under which programs commonly stamp their lines; used for the latency that is shown, never for a rate.
 _STAMP_KEYS = ("time", "ts", "timestamp", "at", "t")
 
@@ -75,13 +75,14 @@ class Skipped:
     no_object: int = 0
     no_number: int = 0
     no_time: int = 0
+    too_long: int = 0
 
     @property
     def total(self) -> int:
-        return self.no_utf8 + self.no_json + self.no_object + self.no_number
+        return self.no_utf8 + self.no_json + self.no_object + self.no_number + self.too_long
 
     def as_dict(self) -> dict[str, int]:
-        names = ("no_utf8", "no_json", "no_object", "no_number", "no_time")
+        names = ("no_utf8", "no_json", "no_object", "no_number", "no_time", "too_long")
         return {name: count for name in names if (count := getattr(self, name))}
 
 
@@ -258,6 +259,9 @@ _PLAIN_EVENT = ProgressEvent()
 class LogProgressMeaning:
     """Matches of a regular expression count one each; with a capture group, the group is a cumulative counter.
 
+    A line on which the search was given up is counted (``too_long``) and says nothing: from then on the source counts too
+    little, so it may not be believed.
+
     A group must hold a plain or decimal number ("1250", "12.5", "1e3"); anything else is counted and skipped, "1,250"
     too: which of its readings is meant cannot be told.
     """
@@ -275,7 +279,11 @@ class LogProgressMeaning:
         except UnicodeDecodeError:
             self.skipped.no_utf8 += 1
             return None
-        match = self._regex.search(text[:MAX_MATCHED_CHARS])
+        try:
+            match = search(self._regex, text)
+        except TooLong:
+            self.skipped.too_long += 1
+            return None
         if match is None:
             return None
         if self.counts == "events":

@@ -95,6 +95,7 @@ class ProgressTrack:
         self.late = 0
         self.total = 0.0
         self.is_counter = False
+        self._is_rate = False
 
     # -- what comes in
 
@@ -160,6 +161,39 @@ class ProgressTrack:
             self._add_growth(arrival_s, grown)
         else:
             self._flat_since_s = arrival_s
+
+    def add_rate(self, read_s: float, per_s: float) -> None:
+        """A rate that was read instead of counted: it holds for the time since the reading before, and until the next."""
+        self._is_rate = True
+        since_s = self._times[-1] if self._times else read_s
+        self._add_point(read_s, per_s * max(0.0, read_s - since_s))
+
+    def add_known(self, when_s: float, events: float) -> None:
+        """A step that another reader counted: ``events`` between its last point and this one."""
+        self._arrived(when_s)
+        self._written.append((when_s, events))
+        self._add_point(when_s, events)
+
+    def points_after(self, when_s: float, counted: float) -> tuple[list[tuple[float, float]], float, float]:
+        """What ``add_known`` must be given to know what this track knows.
+
+        Args:
+            when_s, counted: the last point that was passed on and the cumulative count then (as this method answered).
+
+        Returns:
+            (time, events since the point before) of each point after that, -1 events where that is not known; then the
+            place up to which was told, for the next call.
+        """
+        first = bisect_right(self._times, when_s)
+        void_ends = {high for _, high in self._voids}
+        found: list[tuple[float, float]] = []
+        for at in range(first, len(self._times)):
+            time_s, count = self._times[at], self._counts[at]
+            if time_s in void_ends:
+                found.append((time_s, -1.0))
+            found.append((time_s, max(0.0, count - counted)))
+            when_s, counted = time_s, count
+        return found, when_s, counted
 
     def break_here(self) -> None:
         """What happened since the last point cannot be known: the step up to the next point is void."""
@@ -346,6 +380,9 @@ class ProgressTrack:
         longest = self.longest_step_s
         if elapsed <= 0.0 or not longest:
             return 0.0
+        if self._is_rate:
+            span, events = self._steps[-1]
+            return min(elapsed, longest) * events / span
         return min(1.0, elapsed / longest) * statistics.median(events for _, events in self._steps)
 
 
