@@ -37,7 +37,7 @@ def main() -> int:
         default=Path(__file__).resolve().parents[2] / "modules",
         help="bundles that come with the product",
     )
-    parser.add_argument("--slots", type=int, default=os.cpu_count() or 1, help="jobs that may run at once")
+    parser.add_argument("--slots", type=int, default=0, help="jobs that may run at once (default: usable cores)")
     parser.add_argument(
         "--pace",
         type=float,
@@ -57,7 +57,7 @@ def main() -> int:
     if lock is None:
         print(f"an agent for node {asked.node} runs already in {asked.home}; see: cotenant status", file=sys.stderr)
         return 2
-    return asyncio.run(run(asked.home, asked.node, asked.modules, max(1, asked.slots), asked.pace))
+    return asyncio.run(run(asked.home, asked.node, asked.modules, asked.slots, asked.pace))
 
 
 def take_lock(home: Path, node: str) -> int | None:
@@ -76,7 +76,7 @@ def take_lock(home: Path, node: str) -> int | None:
 async def run(home: Path, node: str, modules: Path, slots: int, pace: float = 1.0) -> int:
     patience.install()
     agent = Agent(home, node, modules, pace)
-    agent.slots = slots
+    agent.slots = slots if slots > 0 else agent.slots
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -27,7 +27,8 @@ class Node:
         self.agent.slots = jobs
         self.agent.start()
         self.agent.tick()
-        self.agent.modules.add(foreign(place, capabilities))
+        small = "{ resources = { cpu = 0.5, mem_gb = 0.05 } }"
+        self.agent.modules.add(foreign(place, capabilities, requires=small))
         self.agent.set_section(
             f"""
 [node]
