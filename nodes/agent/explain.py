@@ -1,0 +1,85 @@
+"""The verb ``explain``: why a job, or everything on the node, runs or waits. Judged now, not remembered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nodes.jobs import Attempt, Job
+from policies.explain import in_words, limits_in_words, node_state, reason_rows
+from policies.units import Reason, desired
+
+if TYPE_CHECKING:
+    from nodes.agent.core import Agent
+
+__all__ = ["explain"]
+
+
+def explain(agent: Agent, job: int | None = None) -> dict[str, Any]:
+    """Of one job, or of the node with every job that has not ended.
+
+    Raises:
+        Refused: JOB_UNKNOWN.
+    """
+    live = {attempt.job_id: attempt for attempt in agent.jobs.attempts()}
+    if job is not None:
+        return _job(agent, agent.jobs.job(job), live)
+    node = agent.section.node
+    return {
+        "node": agent.node,
+        "mode": node.mode,
+        "pause": node.pause,
+        "gpu_jobs": node.gpu_jobs,
+        "admits": agent.view.admits,
+        "admits_why": agent.view.admits_why,
+        "memory": agent.observer.describe_memory(),
+        "rules": node_state(agent.view),
+        "limits": limits_in_words(agent.view),
+        "run": agent.runs.active.run if agent.runs.active is not None else None,
+        "jobs": [_job(agent, each, live) for each in agent.jobs.registry.open_jobs()],
+    }
+
+
+def _job(agent: Agent, job: Job, live: dict[int, Attempt]) -> dict[str, Any]:
+    attempt = live.get(job.job)
+    record = agent.jobs.record(job)
+    reasons = _reasons(agent, job, attempt)
+    rule = next((r.why.split("rule ")[1].split()[0].rstrip(":") for r in reasons if r.why.startswith("rule ")), "RULE")
+    names = {"NODE": agent.node, "JOB": str(job.job), "MODULE": job.short, "RULE": rule}
+    rows = reason_rows(reasons, names)
+    lowered = attempt is not None and attempt.lowered
+    threads = attempt.threads if attempt is not None else None
+    return {
+        "job": job.job,
+        "module": job.module,
+        "stage": job.stage,
+        "state": record["state"],
+        "attempt": job.attempt if attempt is not None else None,
+        "outcome": job.outcome,
+        "reasons": rows,
+        "lowered": lowered,
+        "threads": threads,
+        "duty": attempt.duty if attempt is not None else None,
+        "words": in_words(record["state"], rows, lowered, threads),
+    }
+
+
+def _reasons(agent: Agent, job: Job, attempt: Attempt | None) -> list[Reason]:
+    if attempt is not None:
+        units = [agent.unit(each) for each in agent.jobs.attempts() if each.state != "stopping"]
+        wanted = next((each for each in desired(units, agent.view) if each.attempt == attempt.attempt_id), None)
+        if attempt.stopping is not None:
+            return [Reason("JOB_STOPPING", attempt.stopping.reason)]
+        return list(wanted.reasons) if wanted is not None else []
+    if job.state != "waiting":
+        return [Reason("JOB_ENDED", job.reason or str(job.outcome))] if job.state == "ended" else []
+    for waiting, left_s in agent.jobs.backing_off():
+        if waiting.job == job.job:
+            return [Reason("JOB_BACKOFF", f"its last attempt failed; the next one may begin in {left_s:.0f} s")]
+    why = agent.why_waiting(job)
+    if not why and job.code is not None:
+        # nothing keeps it from starting but what its last try was refused for
+        return [Reason(job.code if job.code in _KNOWN else "JOB_WAITING", job.reason or "", job.remedy or "")]
+    return why
+
+
+_KNOWN = frozenset({"JOB_CANNOT_HOLD", "JOB_NO_STAGE", "JOB_START_FAILED", "MODULE_NOT_READY"})
