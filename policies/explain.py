@@ -9,7 +9,7 @@ from typing import Any
 from policies.codes import CODES
 from policies.units import NodeView, Reason, caps_in_force, reserve_in_force
 
-__all__ = ["foremost", "in_words", "limits_in_words", "node_state", "reason_rows"]
+__all__ = ["in_words", "limits_in_words", "node_state", "reason_rows"]
 
 _PLACE = re.compile(r"\b(NODE|JOB|MODULE|RULE)\b")
 
@@ -35,12 +35,6 @@ def reason_rows(reasons: Iterable[Reason], names: Mapping[str, str]) -> list[dic
             },
         )
     return list(found.values())
-
-
-def foremost(reasons: Sequence[Reason]) -> Reason:
-    """The one that is named first: what its owner decided, then what is worst."""
-    order = {"error": 0, "warning": 1, "notice": 2, "info": 3}
-    return min(reasons, key=lambda each: (each.code != "NODE_PAUSED", order[CODES[each.code].severity]))
 
 
 def in_words(state: str, rows: Sequence[Mapping[str, Any]], lowered: bool = False, threads: int | None = None) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import typer
 
-from cotenant.cli import ab, job, machine, module, node, protection, timeline
+from cotenant.cli import ab, explain, job, machine, module, node, protection, timeline
 from cotenant.cli.result import Exit, OperationError, OperationResult
 
 __all__ = ["app", "main"]
@@ -27,6 +27,7 @@ protection.register(app)
 ab.register(protection.app)
 timeline.register(app)
 job.register(app)
+explain.register(app)
 module.register(app)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nodes.jobs import Attempt, Job
+from policies.codes import CODES
 from policies.explain import in_words, limits_in_words, node_state, reason_rows
 from policies.units import Reason, desired
 
@@ -43,8 +44,7 @@ def _job(agent: Agent, job: Job, live: dict[int, Attempt]) -> dict[str, Any]:
     attempt = live.get(job.job)
     record = agent.jobs.record(job)
     reasons = _reasons(agent, job, attempt)
-    rule = next((r.why.split("rule ")[1].split()[0].rstrip(":") for r in reasons if r.why.startswith("rule ")), "RULE")
-    names = {"NODE": agent.node, "JOB": str(job.job), "MODULE": job.short, "RULE": rule}
+    names = {"NODE": agent.node, "JOB": str(job.job), "MODULE": job.short}
     rows = reason_rows(reasons, names)
     lowered = attempt is not None and attempt.lowered
     threads = attempt.threads if attempt is not None else None
@@ -78,8 +78,5 @@ def _reasons(agent: Agent, job: Job, attempt: Attempt | None) -> list[Reason]:
     why = agent.why_waiting(job)
     if not why and job.code is not None:
         # nothing keeps it from starting but what its last try was refused for
-        return [Reason(job.code if job.code in _KNOWN else "JOB_WAITING", job.reason or "", job.remedy or "")]
+        return [Reason(job.code if job.code in CODES else "JOB_WAITING", job.reason or "", job.remedy or "")]
     return why
-
-
-_KNOWN = frozenset({"JOB_CANNOT_HOLD", "JOB_NO_STAGE", "JOB_START_FAILED", "MODULE_NOT_READY"})

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from nodes.agent.certify import Certifier
 from nodes.agent.core import Agent
+from nodes.agent.explain import explain
 from nodes.agent.measure import Measurer
 from nodes.agent.plan import Planner
 from nodes.clock import monotonic_s
@@ -53,6 +54,7 @@ class Verbs:
             "job_list": self.job_list,
             "job_show": self.job_show,
             "job_cancel": self.job_cancel,
+            "explain": self.explain,
             "timeline": self.timeline,
             "admit_flow": self.admit_flow,
             "run_plan": self.run_plan,
@@ -194,6 +196,9 @@ class Verbs:
 
     def job_cancel(self, job: int) -> dict[str, Any]:
         return self._job(self.agent.jobs.cancel(job))
+
+    def explain(self, job: int | None = None) -> dict[str, Any]:
+        return explain(self.agent, job)
 
     # -- harness runs -----------------------------------------------------------------------------------------------
 

@@ -151,6 +151,10 @@ class Registry:
         """Oldest first."""
         return [_job(row) for row in self._rows("SELECT * FROM jobs WHERE state = 'waiting' ORDER BY job")]
 
+    def open_jobs(self) -> list[Job]:
+        """Those that have not ended, oldest first."""
+        return [_job(row) for row in self._rows("SELECT * FROM jobs WHERE state != 'ended' ORDER BY job")]
+
     def change_job(self, job: int, **change: Any) -> None:
         self._change("jobs", "job", job, change)
 

@@ -77,6 +77,9 @@ source = {{ jsonl = "{rig.events}", event = "step_done" }}
     rig.client.call("section_set", text=text, by="test")
     number = work(rig)
     wait_for("it waits for the baseline", lambda: state(rig, number, "waiting", "PROTECTION_BASELINE"))
+    told = rig.client.call("explain", job=number)
+    assert [reason["code"] for reason in told["reasons"]] == ["PROTECTION_BASELINE"]
+    assert told["reasons"][0]["remedy"]
     wait_for("the program was measured and the work runs", lambda: state(rig, number, "running"), 240)
     assert "PROTECTION_BASELINE" in codes(rig)
     # a program that stands still is harmed, whoever is at fault
@@ -85,6 +88,9 @@ source = {{ jsonl = "{rig.events}", event = "step_done" }}
     wait_for("the work is held", lambda: state(rig, number, "held"), 120)
     assert "PROTECTION_HARM" in codes(rig)
     assert "stepper" in job(rig, number)["reason"]
+    node = rig.client.call("explain")
+    assert "paused" in node["rules"][0]["does"][0]
+    assert [each["job"] for each in node["jobs"]] == [number]
     os.kill(program.pid, signal.SIGCONT)
     wait_for("the work goes on", lambda: state(rig, number, "running"), 240)
     assert "PROTECTION_RESUME" in codes(rig)
