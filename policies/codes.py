@@ -262,7 +262,12 @@ _TABLE = (
         "check that the module keeps to its duty (the SDK's Duty does)",
     ),
     Code("GPU_DUTY_UNVERIFIED", "warning", "a unit's device time could not be read: held", "cotenant node show NODE"),
-    Code("GPU_METER_DOWN", "error", "the GPU driver cannot be asked: GPU work is not admitted", "cotenant doctor NODE"),
+    Code(
+        "GPU_METER_DOWN",
+        "error",
+        "the GPU driver cannot be asked: GPU work is not admitted",
+        "where the driver was updated, restart the machine",
+    ),
     Code("GPU_METER_UP", "info", "the GPU driver answers again"),
     Code("GPU_MEMORY_SHORT", "info", "GPU work waits: no device has the memory free that it needs", "nvidia-smi"),
     Code(
