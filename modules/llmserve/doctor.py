@@ -8,9 +8,11 @@ import os
 import sys
 from typing import Any
 
+import backends
+import models
 from standin import StandIn
 
-CAPABILITIES = ["cancellable", "cooperative_pause", "cooperative_throttle", "progress_events"]
+CAPABILITIES = ["cancellable", "cooperative_pause", "cooperative_throttle", "progress_events", "resumable"]
 
 
 def main() -> int:
@@ -21,7 +23,11 @@ def main() -> int:
             "runner_protocol": {"supported": [1]},
             "health": "healthy" if healthy else "unhealthy",
             "capabilities": CAPABILITIES,
-            "attrs": {"backends": [], "python": ".".join(map(str, sys.version_info[:3]))},
+            "attrs": {
+                "backends": backends.loadable(),
+                "models": models.listed(),
+                "python": ".".join(map(str, sys.version_info[:3])),
+            },
             "checks": checks,
         },
         sys.stdout,

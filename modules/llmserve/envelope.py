@@ -7,11 +7,19 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"
 
 
 class BadSpec(ValueError):
     """A spec that can never succeed."""
+
+
+class Failed(RuntimeError):
+    """The attempt ends with a failure document. ``fault``: job, host, transient, or None where it may be anybody's."""
+
+    def __init__(self, reason: str, detail: str, *, fault: str | None, code: int) -> None:
+        super().__init__(detail)
+        self.reason, self.detail, self.fault, self.code = reason, detail, fault, code
 
 
 def read_spec(path: str) -> dict[str, Any]:
@@ -34,11 +42,11 @@ def replace(path: str, document: dict[str, Any]) -> None:
     os.replace(temporary, path)
 
 
-def fail(workdir: str, reason: str, detail: str, *, fault: str, code: int) -> int:
-    replace(
-        os.path.join(workdir, "failure.json"),
-        {"reason": reason, "detail": detail, "fault": fault, "retryable": code != 2},
-    )
+def fail(workdir: str, reason: str, detail: str, *, fault: str | None, code: int) -> int:
+    document: dict[str, Any] = {"reason": reason, "detail": detail, "retryable": code != 2}
+    if fault is not None:
+        document["fault"] = fault
+    replace(os.path.join(workdir, "failure.json"), document)
     return code
 
 
@@ -47,6 +55,7 @@ class Envelope:
     spec: dict[str, Any]
     payload: dict[str, Any]
     effective: dict[str, Any]
+    provenance: dict[str, Any]
 
     def write(self, path: str) -> None:
         replace(
@@ -57,7 +66,7 @@ class Envelope:
                 "module_version": VERSION,
                 "protocol": 1,
                 "effective": self.effective,
-                "provenance": {"model": "stand-in", "backend": "python"},
+                "provenance": self.provenance,
                 "artifacts": [],
                 "payload": self.payload,
             },
@@ -68,9 +77,11 @@ class Events:
     """One JSON object a line; nothing at all without a path."""
 
     def __init__(self, path: str | None) -> None:
-        self._path = path
+        self._fd = -1 if path is None else os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def write(self, kind: str, **fields: Any) -> None:
-        if self._path is not None:
-            with open(self._path, "a", encoding="utf-8") as file:
-                file.write(json.dumps({"type": kind, **fields}, ensure_ascii=False) + "\n")
+        if self._fd >= 0:
+            # one call a line: the duty's reports come into the same file from another thread
+            text = json.dumps({"type": kind, **fields}, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+            while text:
+                text = text[os.write(self._fd, text) :]

@@ -10,13 +10,14 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import argparse
 
+import batch
 import doctor
 import selftest
-from envelope import BadSpec, Envelope, fail, read_spec
+from envelope import BadSpec, Envelope, Failed, fail, read_spec
 
 from cotenant.sdk.control import Control, Stopped
 
-STAGES = {"selftest": selftest.run}
+STAGES = {"selftest": selftest.run, "batch": batch.run}
 
 
 def run(args: argparse.Namespace) -> int:
@@ -26,12 +27,14 @@ def run(args: argparse.Namespace) -> int:
         stage = STAGES.get(spec["stage"])
         if stage is None:
             raise BadSpec(f"there is no stage {spec['stage']!r}; there is: {', '.join(STAGES)}")
-        payload, effective = stage(ctl, spec.get("payload"), args.events)
+        payload, effective, provenance = stage(ctl, spec.get("payload"), args.events)
     except Stopped:
         return ctl.acknowledge_stop()
     except BadSpec as error:
         return fail(args.workdir, "llmserve/bad-spec", str(error), fault="job", code=2)
-    Envelope(spec, payload, effective).write(args.out)
+    except Failed as error:
+        return fail(args.workdir, error.reason, error.detail, fault=error.fault, code=error.code)
+    Envelope(spec, payload, effective, provenance).write(args.out)
     return 0
 
 

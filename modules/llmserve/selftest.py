@@ -17,8 +17,8 @@ TOKENS_MAX = 100_000
 TEXTS_KEPT = 1000
 
 
-def run(ctl: Control, payload: Any, events_path: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Result payload and effective settings.
+def run(ctl: Control, payload: Any, events_path: str | None) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Result payload, effective settings, provenance.
 
     Payload: ``prompts`` (a list of texts, or how many numbered ones), ``max_tokens`` for each, ``seed`` of the weights.
     """
@@ -41,7 +41,8 @@ def run(ctl: Control, payload: Any, events_path: str | None) -> tuple[dict[str, 
     finally:
         duty.close()
     result = {"texts": texts, "prompts": count, "tokens": count * tokens, "digest": "sha256:" + digest.hexdigest()}
-    return result, {"prompts": count, "max_tokens": tokens, "seed": seed}
+    effective = {"prompts": count, "max_tokens": tokens, "seed": seed}
+    return result, effective, {"model": "stand-in", "backend": "python"}
 
 
 def _complete(ctl: Control, duty: Duty, model: StandIn, prompt: str, tokens: int) -> str:

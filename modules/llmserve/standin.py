@@ -26,6 +26,15 @@ class StandIn:
     def reset(self) -> None:
         self._hidden = [1] * WIDTH
 
+    @property
+    def state(self) -> list[int]:
+        """What it has read, for setting it back later: one model can so keep several texts apart."""
+        return self._hidden
+
+    @state.setter
+    def state(self, hidden: list[int]) -> None:
+        self._hidden = hidden
+
     def read(self, character: str) -> None:
         """Take one character in; one that is not in the alphabet is folded onto it by its code point."""
         number = self._index.get(character, ord(character) % len(ALPHABET))

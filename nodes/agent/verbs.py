@@ -26,6 +26,7 @@ from policies.version import PROTOCOL, VERSION
 __all__ = ["Verbs"]
 
 MAX_PAYLOAD_TEXT = 1 << 19
+EVENTS_BYTES = 1 << 19
 
 
 class Verbs:
@@ -53,6 +54,7 @@ class Verbs:
             "job_submit": self.job_submit,
             "job_list": self.job_list,
             "job_show": self.job_show,
+            "job_events": self.job_events,
             "job_cancel": self.job_cancel,
             "explain": self.explain,
             "timeline": self.timeline,
@@ -174,9 +176,18 @@ class Verbs:
         return report.as_dict()
 
     def job_submit(
-        self, module: str, stage: str | None = None, payload: Any = None, timeout_s: float | None = None
+        self,
+        module: str,
+        stage: str | None = None,
+        payload: Any = None,
+        timeout_s: float | None = None,
+        key: str | None = None,
     ) -> dict[str, Any]:
-        job = self.agent.jobs.submit(module, stage, payload if payload is not None else {}, timeout_s=timeout_s)
+        if key is not None and not 1 <= len(key) <= 200:
+            raise Refused("BAD_PARAMETER", "key", "it is a text of 1 to 200 characters", "give another one")
+        job = self.agent.jobs.submit(
+            module, stage, payload if payload is not None else {}, timeout_s=timeout_s, key=key
+        )
         self.agent.evaluate("event")
         return self._job(self.agent.jobs.job(job.job))
 
@@ -193,6 +204,11 @@ class Verbs:
 
     def job_show(self, job: int) -> dict[str, Any]:
         return self._job(self.agent.jobs.job(job)) | self.agent.jobs.show(job)
+
+    def job_events(self, job: int, after: int = 0) -> dict[str, Any]:
+        if after < 0:
+            raise Refused("BAD_PARAMETER", f"after {after}", "it is a place that an earlier answer named", "begin at 0")
+        return self.agent.jobs.events(job, after, EVENTS_BYTES)
 
     def job_cancel(self, job: int) -> dict[str, Any]:
         return self._job(self.agent.jobs.cancel(job))

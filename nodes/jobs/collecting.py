@@ -21,7 +21,6 @@ class Collector:
 
     def __init__(self, node_dir: Path, registry: Registry, guard: Guard, journal: Journal) -> None:
         self._node_dir = node_dir
-        self._jobs_dir = node_dir / "jobs"
         self._registry = registry
         self._guard = guard
         self._journal = journal
@@ -80,7 +79,7 @@ class Collector:
                 {"job": job.job, "reason": verdict.reason, "fault": verdict.fault, "counts": verdict.counts},
             )
         else:
-            results.forget_events(self._jobs_dir, job.job)
+            results.put_events_away(self._node_dir, job.job)
         self._guard.forget(attempt.attempt_id)
         if attempt.group is not None:
             attempt.group.remove()

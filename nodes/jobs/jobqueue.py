@@ -40,12 +40,18 @@ class JobQueue:
         *,
         timeout_s: float | None = None,
         feed_of: str | None = None,
+        key: str | None = None,
     ) -> Job:
         """Queue a job; ``stage`` None is the module's default stage.
+
+        Args:
+            key: whoever asks again with the same key gets the job that it made, however it stands by now.
 
         Raises:
             Refused: no such module or stage, or a payload that is no JSON.
         """
+        if key is not None and (known := self.registry.job_of_key(key)) is not None:
+            return known
         found = self._modules.get(module)
         if found is None or found.manifest is None:
             why = "there is no such module on this node" if found is None else "its manifest is broken"
@@ -73,6 +79,7 @@ class JobQueue:
             timeout_s if timeout_s is not None else wanted.timeout_s,
             wanted.retry.max_attempts,
             feed_of,
+            key,
         )
         self._journal("JOB_QUEUED", {"job": job.job, "module": job.module, "stage": job.stage, "feed_of": feed_of})
         return job

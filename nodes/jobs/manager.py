@@ -111,6 +111,17 @@ class JobManager(JobQueue):
             "events": events,
         }
 
+    def events(self, job_id: int, after: int, limit_bytes: int) -> dict[str, Any]:
+        """Whole lines of the job's events, all attempts in a row, from a place on: ``{lines, next, ended}``.
+
+        ``next`` is the place to ask from again. Kept for modules that are ``resumable``; of a job that has ended, for a
+        while (``results.EVENTS_OF_JOBS_KEPT``).
+        """
+        job = self.job(job_id)
+        live = next((item for item in self._live.values() if item.job_id == job_id), None)
+        lines, place = results.events_from(self.node_dir, job_id, live, after, limit_bytes)
+        return {"lines": lines, "next": place, "ended": job.state == "ended" and live is None}
+
     def cancel(self, job_id: int, reason: str = "cancelled") -> Job:
         """End a job: at once where it waits, by stopping its attempt where it runs."""
         job = self.job(job_id)

@@ -24,7 +24,7 @@ _SCHEMA = (
         payload TEXT NOT NULL, timeout_s REAL, max_attempts INTEGER NOT NULL, feed_of TEXT,
         state TEXT NOT NULL, outcome TEXT, code TEXT, reason TEXT, remedy TEXT, attempt TEXT,
         attempts INTEGER NOT NULL DEFAULT 0, counted INTEGER NOT NULL DEFAULT 0, soft_retries INTEGER NOT NULL DEFAULT 0,
-        queued_at TEXT NOT NULL, started_at TEXT, ended_at TEXT, result TEXT, failure TEXT)""",
+        queued_at TEXT NOT NULL, started_at TEXT, ended_at TEXT, result TEXT, failure TEXT, key TEXT)""",
     """CREATE TABLE IF NOT EXISTS attempts (
         attempt TEXT PRIMARY KEY, job INTEGER NOT NULL REFERENCES jobs(job), number INTEGER NOT NULL, bundle TEXT NOT NULL,
         capabilities TEXT NOT NULL, cores REAL NOT NULL, mem_gb REAL NOT NULL, stop_grace_s REAL NOT NULL,
@@ -62,6 +62,7 @@ class Job:
     ended_at: str | None
     result: Any
     failure: Any
+    key: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The record of the socket's ``job_list``; ``share`` and ``duty`` belong to a live attempt."""
@@ -105,6 +106,9 @@ class Registry:
             there = {row[1] for row in self._db.execute("PRAGMA table_info(attempts)")}
             for column in sorted({"cgroup", "tree"} - there):
                 self._db.execute(f"ALTER TABLE attempts ADD COLUMN {column} TEXT")
+            if "key" not in [row[1] for row in self._db.execute("PRAGMA table_info(jobs)")]:
+                self._db.execute("ALTER TABLE jobs ADD COLUMN key TEXT")
+            self._db.execute("CREATE UNIQUE INDEX IF NOT EXISTS jobs_key ON jobs(key) WHERE key IS NOT NULL")
 
     def _rows(self, statement: str, values: tuple[Any, ...] = ()) -> list[sqlite3.Row]:
         cursor = self._db.cursor()
@@ -127,12 +131,13 @@ class Registry:
         timeout_s: float | None,
         max_attempts: int,
         feed_of: str | None,
+        key: str | None = None,
     ) -> Job:
         with self._db:
             cursor = self._db.execute(
-                "INSERT INTO jobs (module, short, stage, payload, timeout_s, max_attempts, feed_of, state, queued_at) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, 'waiting', ?)",
-                (module, short, stage, json.dumps(payload), timeout_s, max_attempts, feed_of, utc_iso()),
+                "INSERT INTO jobs (module, short, stage, payload, timeout_s, max_attempts, feed_of, key, state, queued_at) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'waiting', ?)",
+                (module, short, stage, json.dumps(payload), timeout_s, max_attempts, feed_of, key, utc_iso()),
             )
         found = self.job(int(cursor.lastrowid or 0))
         assert found is not None
@@ -140,6 +145,10 @@ class Registry:
 
     def job(self, job: int) -> Job | None:
         rows = self._rows("SELECT * FROM jobs WHERE job = ?", (job,))
+        return _job(rows[0]) if rows else None
+
+    def job_of_key(self, key: str) -> Job | None:
+        rows = self._rows("SELECT * FROM jobs WHERE key = ?", (key,))
         return _job(rows[0]) if rows else None
 
     def jobs(self, state: str | None = None, limit: int = 1000) -> list[Job]:

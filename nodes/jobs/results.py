@@ -17,9 +17,12 @@ from nodes.jobs.registry import Job
 from nodes.jobs.workdir import AttemptDir, newest_lines
 from policies.jobs import ExitFacts, Stop, Verdict, backoff_s, judge_exit
 
-__all__ = ["Ending", "conclude", "forget_events", "give_earlier_events", "newest_events"]
+__all__ = ["Ending", "conclude", "events_from", "give_earlier_events", "newest_events", "put_events_away"]
 
 RESUME_BYTES_MAX = 256 << 20
+# Of jobs that have ended, so many keep their events for whoever collects them.
+EVENTS_OF_JOBS_KEPT = 100
+LINE_BYTES_MAX = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ def conclude(attempt: Attempt, job: Job, told: Mapping[str, Any] | None, now: fl
     )
     requeued = verdict.next == "requeue"
     soft_retries = job.soft_retries + 1 if requeued and verdict.wait and not verdict.counts else 0
-    if requeued and "resumable" in attempt.capabilities:
+    if "resumable" in attempt.capabilities and job.feed_of is None:
         _keep_events(node_dir / "jobs", job.job, attempt.folder)
     result = left.result if verdict.outcome == "done" and job.feed_of is None else None
     if result is not None:
@@ -136,5 +139,67 @@ def give_earlier_events(jobs_dir: Path, job: int, folder: AttemptDir) -> None:
         shutil.copyfile(_resume_path(jobs_dir, job), folder.work / "resume.ndjson")
 
 
-def forget_events(jobs_dir: Path, job: int) -> None:
-    _resume_path(jobs_dir, job).unlink(missing_ok=True)
+def _ended_path(node_dir: Path, job: int) -> Path:
+    return node_dir / "events" / f"{job}.ndjson"
+
+
+def put_events_away(node_dir: Path, job: int) -> None:
+    """The events of a job that has ended, where they stay until those of many later ones have come."""
+    target = _ended_path(node_dir, job)
+    target.parent.mkdir(exist_ok=True, mode=0o700)
+    try:
+        os.replace(_resume_path(node_dir / "jobs", job), target)
+    except FileNotFoundError:
+        return
+    kept = sorted((path for path in target.parent.glob("*.ndjson") if path.stem.isdigit()), key=lambda p: int(p.stem))
+    for path in kept[:-EVENTS_OF_JOBS_KEPT]:
+        path.unlink(missing_ok=True)
+
+
+def events_from(
+    node_dir: Path, job: int, live: Attempt | None, after: int, limit_bytes: int
+) -> tuple[list[str], int]:
+    """Whole lines from byte ``after`` of all that the job's attempts wrote, in a row, and the place behind the last of them.
+
+    Earlier attempts' lines are kept whole, so places stay good through requeues and restarts. At least one line comes
+    where there is one, however long (up to ``LINE_BYTES_MAX``; a longer one is left out).
+    """
+    if live is not None:
+        parts = [live.folder.work / "resume.ndjson", live.folder.work / "events.ndjson"]
+    else:
+        ended = _ended_path(node_dir, job)
+        parts = [ended if ended.is_file() else _resume_path(node_dir / "jobs", job)]
+    base = 0
+    for path in parts:
+        size = _size(path)
+        if after < base + size:
+            lines, read = _whole_lines(path, after - base, limit_bytes)
+            if read:
+                return lines, after + read
+        base += size
+    return [], after
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size if path.is_file() and not path.is_symlink() else 0
+    except OSError:
+        return 0
+
+
+def _whole_lines(path: Path, at: int, limit_bytes: int) -> tuple[list[str], int]:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return [], 0
+    with os.fdopen(fd, "rb") as file:
+        file.seek(at)
+        data = file.read(limit_bytes)
+        if b"\n" not in data and len(data) == limit_bytes:
+            data += file.read(LINE_BYTES_MAX)
+            end = data.find(b"\n")
+            if end < 0:
+                return [], len(data)  # no line that anybody could use
+            data = data[: end + 1]
+    whole = data[: data.rfind(b"\n") + 1]
+    return [line.decode("utf-8", "replace") for line in whole.split(b"\n")[:-1]], len(whole)

@@ -1,0 +1,57 @@
+"""One prompt while it generates: its tokens so far as text, and when it is finished."""
+
+from __future__ import annotations
+
+import codecs
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from prompts import Prompt
+
+Finish = Literal["stop", "length", "wall"]
+
+
+@dataclass
+class Sequence:
+    """Takes tokens as bytes; a character may come in several, and a stop string in any number of them."""
+
+    prompt: Prompt
+    prompt_tokens: int
+    began_s: float
+    first_s: float | None = None
+    tokens: int = 0
+    finish: Finish | None = None
+    _text: str = ""
+    _decoder: Any = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"))
+    _searched: int = 0
+
+    def take(self, piece: bytes, now_s: float, *, end: bool) -> None:
+        """One generated token. ``end``: it is one that ends the text and says nothing itself."""
+        if self.first_s is None:
+            self.first_s = now_s - self.began_s
+        self.tokens += 1
+        if end:
+            self.finish = "stop"
+            return
+        self._text += self._decoder.decode(piece)
+        if self._stopped():
+            self.finish = "stop"
+        elif self.tokens >= self.prompt.max_tokens:
+            self.finish = "length"
+
+    def _stopped(self) -> bool:
+        if not self.prompt.stop:
+            return False
+        longest = max(map(len, self.prompt.stop))
+        since = max(0, self._searched - longest + 1)
+        found = [at for at in (self._text.find(stop, since) for stop in self.prompt.stop) if at >= 0]
+        self._searched = len(self._text)
+        if found:
+            self._text = self._text[: min(found)]
+        return bool(found)
+
+    @property
+    def text(self) -> str:
+        if self.finish != "stop":
+            return self._text + self._decoder.decode(b"", final=True)
+        return self._text

@@ -1,0 +1,48 @@
+"""How many tokens one unit of device work may hold.
+
+A unit must be short: it is what a pause waits for, and a burst that the protected program feels whatever the duty. Two bounds
+hold at once: ``UNIT_S``, and what ``duty.scale()`` says fits the duty's share of a second. Tokens cost differently on every
+machine, model and width, so nothing is assumed of them: the number grows while units are short and shrinks by as much as
+one was too long.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+UNIT_S = 0.2
+FIRST = 8
+GROWTH = 1.25
+RECENT = 8
+
+
+class Sizer:
+    """``tokens`` is the bound for the next unit; ``saw`` tells how long the last one took."""
+
+    def __init__(self, most: int, unit_s: float = UNIT_S) -> None:
+        self.most = most
+        self._unit_s = unit_s
+        self._tokens = float(min(FIRST, most))
+        self._recent: deque[float] = deque(maxlen=RECENT)
+        self._hold = 0
+
+    @property
+    def tokens(self) -> int:
+        return max(1, int(self._tokens))
+
+    def saw(self, took_s: float, tokens: int, scale: float) -> None:
+        """Args:
+        took_s: device seconds of the unit.
+        tokens: how many it held.
+        scale: ``duty.scale()``, which looks at the longest of the last eight units.
+        """
+        self._recent.append(took_s)
+        self._hold = max(0, self._hold - 1)
+        longest = max(self._recent)
+        allowed_s = min(self._unit_s, longest * scale) if scale < 1.0 else self._unit_s
+        if took_s > allowed_s:
+            # By this unit's own length: the longest one stays in view for eight units and must not be paid eight times.
+            self._tokens = max(1.0, tokens * allowed_s / took_s)
+            self._hold = RECENT
+        elif tokens >= self.tokens and self._hold == 0 and took_s * GROWTH <= allowed_s:
+            self._tokens = min(float(self.most), max(self._tokens * GROWTH, self._tokens + 1.0))
