@@ -16,7 +16,6 @@ from uuid import UUID
 from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.cache_policies import NO_CACHE
-from prefect.client.orchestration import get_client
 from prefect.exceptions import TerminationSignal
 from prefect.flow_runs import suspend_flow_run
 from prefect.runtime import deployment, flow_run
@@ -30,6 +29,7 @@ from nodes.identity import own_id
 from policies.harness.spec import RunSpec
 from policies.refusal import Refused
 from tasks.agent_link import AgentLost, Link, connect
+from tasks.cancelled import is_cancelled
 from tasks.keep import Keeper
 from tasks.measure import Outcome, Steps, begin, finish, measure
 from tasks.publish import artifact_key, publish
@@ -159,18 +159,6 @@ def drive(link: Link, steps: Steps) -> tuple[dict[str, Any], Refused | None]:
         link.end("interrupted", f"the flow failed: {type(error).__name__}: {error}", None)
         raise
     return end_run(link, outcome)
-
-
-def is_cancelled(flow_run_id: str | None) -> bool:
-    """Whether somebody cancelled this flow run; False where the server cannot tell, as the run may then go on later."""
-    if flow_run_id is None:
-        return False
-    try:
-        with get_client(sync_client=True, httpx_settings={"timeout": 5.0}) as client:
-            state = client.read_flow_run(UUID(flow_run_id)).state
-    except Exception:
-        return False
-    return state is not None and (state.is_cancelling() or state.is_cancelled())
 
 
 def review(plan: dict[str, Any], reviewed: bool, reviewed_by: str) -> str | State[Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from policies.refusal import Refused
 
-__all__ = ["bundle_digest", "check_bundle", "copy_bundle", "python_environment"]
+__all__ = ["bundle_digest", "check_bundle", "copy_bundle", "put_sdk", "python_environment", "sdk_sources"]
 
 BUNDLE_BYTES_MAX = 2 << 30
 BUILD_LIMIT_S = 60.0
@@ -89,13 +89,28 @@ def copy_bundle(path: Path, bundle: Path) -> None:
             raise
 
 
+def sdk_sources() -> dict[str, bytes]:
+    sdk = Path(__file__).resolve().parent.parent / "cotenant" / "sdk"
+    return {path.name: path.read_bytes() for path in sorted(sdk.glob("*.py"))}
+
+
+def put_sdk(packages: Path, sources: dict[str, bytes]) -> None:
+    """The SDK, under both its names, into a ``site-packages``."""
+    (packages / "cotenant" / "sdk").mkdir(parents=True, exist_ok=True)
+    (packages / "cotenant" / "__init__.py").touch()
+    for name, data in sources.items():
+        (packages / "cotenant" / "sdk" / name).write_bytes(data)
+    (packages / "oarbank_sdk").mkdir(exist_ok=True)
+    for name, text in _ALIAS.items():
+        (packages / "oarbank_sdk" / name).write_text(text, encoding="utf-8")
+
+
 def python_environment(home: Path) -> Path:
     """The interpreter in which only the SDK can be imported; built once per Python and SDK version under ``home``.
 
     A virtual environment without pip: its site-packages hold a copy of ``cotenant.sdk`` and the alias ``oarbank_sdk``.
     """
-    sdk = Path(__file__).resolve().parent.parent / "cotenant" / "sdk"
-    sources = {path.name: path.read_bytes() for path in sorted(sdk.glob("*.py"))}
+    sources = sdk_sources()
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     seal = hashlib.sha256(
         repr((sys.version, sys.base_prefix, sorted(sources.items()), sorted(_ALIAS.items()))).encode()
@@ -113,14 +128,7 @@ def python_environment(home: Path) -> Path:
         capture_output=True,
         timeout=BUILD_LIMIT_S,
     )
-    packages = temporary / "lib" / f"python{version}" / "site-packages"
-    (packages / "cotenant" / "sdk").mkdir(parents=True)
-    (packages / "cotenant" / "__init__.py").touch()
-    for name, data in sources.items():
-        (packages / "cotenant" / "sdk" / name).write_bytes(data)
-    (packages / "oarbank_sdk").mkdir()
-    for name, text in _ALIAS.items():
-        (packages / "oarbank_sdk" / name).write_text(text, encoding="utf-8")
+    put_sdk(temporary / "lib" / f"python{version}" / "site-packages", sources)
     try:
         os.rename(temporary, place)
     except OSError:

@@ -21,6 +21,7 @@ from nodes.bundles import bundle_digest, check_bundle, copy_bundle, python_envir
 from nodes.clock import utc_iso
 from nodes.doctor import DoctorReport, run_doctor
 from nodes.jobs.workdir import platform_name, read_document, write_document
+from nodes.uv_environment import EnvironmentFailed, uv_environment
 from policies.manifest import Manifest, ManifestError, parse_manifest
 from policies.refusal import Refused
 
@@ -45,6 +46,8 @@ class ModuleState:
     data: Path
     python: Path | None
     doctor: DoctorReport | None = None
+    added_by_owner: bool = False
+    """It came from ``module add``, so the built-in bundle of the same name does not replace it."""
 
     @property
     def stages(self) -> list[str]:
@@ -135,7 +138,7 @@ class ModuleStore:
         for short, path in self._builtins():
             with self._lock:
                 state = self._states.get(short)
-            if state is None or state.digest != bundle_digest(path):
+            if state is None or not (state.added_by_owner or state.digest == bundle_digest(path)):
                 found.append(short)
         return found
 
@@ -151,7 +154,8 @@ class ModuleStore:
         """Add a built-in module (again, where its files changed). Blocks."""
         for short, path in self._builtins():
             if short == name:
-                return self.add(path)
+                state = self.get(name)
+                return state if state is not None and state.added_by_owner else self._add(path, by_owner=False)
         return self.get(name)
 
     def add(self, path: Path) -> ModuleState:
@@ -160,6 +164,9 @@ class ModuleStore:
         Raises:
             Refused: ``path`` is no folder, has no manifest, is too large, or holds a link that leads out of it.
         """
+        return self._add(path, by_owner=not any(Path(path).resolve() == own.resolve() for _, own in self._builtins()))
+
+    def _add(self, path: Path, *, by_owner: bool) -> ModuleState:
         path = Path(path)
         if not (path / MANIFEST).is_file():
             why = "is no folder" if not path.is_dir() else f"holds no {MANIFEST}"
@@ -186,7 +193,7 @@ class ModuleStore:
         copy_bundle(path, bundle)
         data = self._home / short / "data"
         data.mkdir(parents=True, exist_ok=True, mode=0o700)
-        state = _state_of(short, digest, manifest, why, bundle, data)
+        state = replace(_state_of(short, digest, manifest, why, bundle, data), added_by_owner=by_owner)
         if manifest is not None and not state.why:
             state = self._with_environment(state)
         if manifest is not None and not state.why:
@@ -217,11 +224,16 @@ class ModuleStore:
 
     def _with_environment(self, state: ModuleState) -> ModuleState:
         assert state.manifest is not None
-        kind = state.manifest.runner_on(platform_name()).runtime.kind
-        if kind == "uv":
-            return replace(state, why='runtime.kind = "uv" is not supported by this version; use "python" or "native"')
-        if kind == "native":
+        runtime = state.manifest.runner_on(platform_name()).runtime
+        if runtime.kind == "native":
             return state
+        if runtime.kind == "uv":
+            assert state.bundle is not None
+            place = self._home / state.short / "environments"
+            try:
+                return replace(state, python=uv_environment(state.bundle, state.digest, runtime, place))
+            except EnvironmentFailed as error:
+                return replace(state, why=f"its environment cannot be built: {error}")
         try:
             return replace(state, python=python_environment(self._home / ".env"))
         except (OSError, subprocess.SubprocessError) as error:
@@ -234,6 +246,7 @@ class ModuleStore:
             "why": state.why,
             "python": str(state.python) if state.python else None,
             "doctor": state.doctor.as_dict() if state.doctor else None,
+            "added_by_owner": state.added_by_owner,
             "checked_at": utc_iso(),
         }
         with contextlib.suppress(OSError):
@@ -252,7 +265,10 @@ class ModuleStore:
         if not (bundle / MANIFEST).is_file():
             return None
         manifest, why = _manifest(bundle)
-        state = _state_of(short, digest, manifest, why, bundle, self._home / short / "data")
+        state = replace(
+            _state_of(short, digest, manifest, why, bundle, self._home / short / "data"),
+            added_by_owner=told.get("added_by_owner") is True,
+        )
         if manifest is None:
             return state
         python = Path(told["python"]) if told.get("python") else None

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import typer
 
-from cotenant.cli import ab, explain, job, machine, module, node, protection, timeline
+from cotenant.cli import ab, explain, job, llmserve, machine, mod, module, node, protection, timeline
 from cotenant.cli.result import Exit, OperationError, OperationResult
 
 __all__ = ["app", "main"]
@@ -29,6 +29,8 @@ timeline.register(app)
 job.register(app)
 explain.register(app)
 module.register(app)
+llmserve.register(app)
+mod.register(app)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

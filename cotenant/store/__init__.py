@@ -1,10 +1,24 @@
-"""The store: a mirror for people of what the nodes' agents journaled.
+"""The store: a mirror for people of what the nodes' agents journaled, and the batches of prompts.
 
 ``store.open(url)`` gives an engine; the functions take it. Every write may be repeated without harm.
 """
 
 from __future__ import annotations
 
+from cotenant.store.batches import (
+    batch_jobs,
+    batch_status,
+    end_batch,
+    end_job,
+    list_batches,
+    make_batch,
+    next_job,
+    prompt_rows,
+    same_batches,
+    set_flow_run,
+    set_job,
+    take_over,
+)
 from cotenant.store.rows import (
     last_seq,
     list_runs,
@@ -20,15 +34,27 @@ from cotenant.store.session import default_url
 from cotenant.store.session import open_store as open
 
 __all__ = [
+    "batch_jobs",
+    "batch_status",
     "default_url",
+    "end_batch",
+    "end_job",
     "last_seq",
+    "list_batches",
     "list_runs",
     "load_run",
+    "make_batch",
+    "next_job",
     "open",
+    "prompt_rows",
     "put_block",
     "put_certificate",
     "put_timeline",
+    "same_batches",
+    "set_flow_run",
+    "set_job",
     "sync_run",
+    "take_over",
     "timeline_entries",
     "upsert_run",
 ]

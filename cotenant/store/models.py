@@ -10,7 +10,19 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
-__all__ = ["Base", "Block", "Certificate", "Node", "Run", "TimelineEntry", "UtcDateTime", "Window"]
+__all__ = [
+    "Base",
+    "Batch",
+    "BatchJob",
+    "Block",
+    "Certificate",
+    "Node",
+    "Prompt",
+    "Run",
+    "TimelineEntry",
+    "UtcDateTime",
+    "Window",
+]
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -47,6 +59,7 @@ class Base(DeclarativeBase):
         datetime: UtcDateTime(),
         float: Double(),
         dict[str, Any]: JSON(),
+        list[int]: JSON(),
     }
 
 
@@ -142,3 +155,54 @@ class TimelineEntry(Base):
     severity: Mapped[str] = mapped_column(String(20))
     message: Mapped[str]
     data: Mapped[dict[str, Any]]
+
+
+class Batch(Base):
+    """A batch of prompts. The store is its only place: the node's jobs are made from its open prompts."""
+
+    __tablename__ = "batches"
+    __table_args__ = (Index("ix_batches_node_digest", "node", "digest"),)
+
+    batch: Mapped[str] = mapped_column(String(100), primary_key=True)
+    node: Mapped[str] = mapped_column(String(200))
+    source: Mapped[str]
+    digest: Mapped[str] = mapped_column(String(64))
+    format: Mapped[str] = mapped_column(String(20))
+    spec: Mapped[dict[str, Any]]
+    state: Mapped[str] = mapped_column(String(20))
+    reason: Mapped[str | None]
+    flow_run_id: Mapped[str | None] = mapped_column(String(40))
+    created_at: Mapped[datetime]
+    ended_at: Mapped[datetime | None]
+
+
+class Prompt(Base):
+    """One prompt; ``number`` counts from 0 in the batch's order. ``tries`` counts jobs that failed with it unanswered."""
+
+    __tablename__ = "prompts"
+    __table_args__ = (Index("ix_prompts_batch_state", "batch", "state", "tries", "number"),)
+
+    batch: Mapped[str] = mapped_column(String(100), ForeignKey("batches.batch"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    custom_id: Mapped[str | None] = mapped_column(String(500))
+    body: Mapped[dict[str, Any]]
+    state: Mapped[str] = mapped_column(String(20))
+    tries: Mapped[int]
+    answer: Mapped[dict[str, Any] | None]
+    finished_at: Mapped[datetime | None]
+
+
+class BatchJob(Base):
+    """A job of a batch: its prompts by number, and how far its events were taken over (``place``, see ``job_events``)."""
+
+    __tablename__ = "batch_jobs"
+
+    batch: Mapped[str] = mapped_column(String(100), ForeignKey("batches.batch"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    job: Mapped[int | None] = mapped_column(BigInteger)
+    numbers: Mapped[list[int]]
+    state: Mapped[str] = mapped_column(String(20))
+    outcome: Mapped[str | None] = mapped_column(String(40))
+    place: Mapped[int] = mapped_column(BigInteger)
+    figures: Mapped[dict[str, Any]]
+    repeated: Mapped[int]

@@ -131,11 +131,10 @@ def _threads(ctl: Control) -> int:
 def _earlier(workdir: str, wanted: set[str]) -> dict[str, dict[str, Any]]:
     """Answers that earlier attempts of this job recorded; a line that was cut is none."""
     found: dict[str, dict[str, Any]] = {}
-    try:
-        file = open(os.path.join(workdir, "resume.ndjson"), encoding="utf-8", errors="replace")
-    except OSError:
+    path = os.path.join(workdir, "resume.ndjson")
+    if not os.path.isfile(path):
         return found
-    with file:
+    with open(path, encoding="utf-8", errors="replace") as file:
         for line in file:
             try:
                 event = json.loads(line)

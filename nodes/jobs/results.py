@@ -156,9 +156,7 @@ def put_events_away(node_dir: Path, job: int) -> None:
         path.unlink(missing_ok=True)
 
 
-def events_from(
-    node_dir: Path, job: int, live: Attempt | None, after: int, limit_bytes: int
-) -> tuple[list[str], int]:
+def events_from(node_dir: Path, job: int, live: Attempt | None, after: int, limit_bytes: int) -> tuple[list[str], int]:
     """Whole lines from byte ``after`` of all that the job's attempts wrote, in a row, and the place behind the last of them.
 
     Earlier attempts' lines are kept whole, so places stay good through requeues and restarts. At least one line comes

@@ -1,0 +1,325 @@
+"""Batches of prompts in the store: every prompt is closed once, whatever is told twice and whoever is killed in between.
+
+A job's prompts stand in its row before the agent hears of it, and the place up to which its events were taken over moves in the
+transaction that closes the prompts those events tell of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Engine, func, insert, select, update
+from sqlalchemy.orm import Session
+
+from cotenant.store.models import Batch, BatchJob, Prompt
+from cotenant.store.session import reading, writing
+from policies.prompts import BatchSpec, Item, added, chunk_size, rates, sized
+from policies.prompts.spec import TRIES_MAX
+
+__all__ = [
+    "batch_jobs",
+    "batch_status",
+    "end_batch",
+    "end_job",
+    "list_batches",
+    "make_batch",
+    "next_job",
+    "prompt_rows",
+    "same_batches",
+    "set_flow_run",
+    "set_job",
+    "take_over",
+]
+
+ROWS_AT_ONCE = 1000
+
+
+def make_batch(
+    engine: Engine,
+    batch: str,
+    spec: BatchSpec,
+    items: Sequence[Item],
+    *,
+    source: str,
+    digest: str,
+    style: str,
+    flow_run_id: str | None = None,
+) -> bool:
+    """Keep a batch with all its prompts, in one transaction. False, and nothing changed, where it is there already."""
+    with writing(engine) as session:
+        if session.get(Batch, batch) is not None:
+            return False
+        session.add(
+            Batch(
+                batch=batch,
+                node=spec.node,
+                source=source,
+                digest=digest,
+                format=style,
+                spec=spec.model_dump(mode="json"),
+                state="open",
+                reason=None,
+                flow_run_id=flow_run_id,
+                created_at=datetime.now(UTC),
+                ended_at=None,
+            )
+        )
+        session.flush()
+        rows = [
+            {
+                "batch": batch,
+                "number": number,
+                "custom_id": item.custom_id,
+                "body": item.body,
+                "state": "open",
+                "tries": 0,
+            }
+            for number, item in enumerate(items)
+        ]
+        for at in range(0, len(rows), ROWS_AT_ONCE):
+            session.execute(insert(Prompt), rows[at : at + ROWS_AT_ONCE])
+        return True
+
+
+def set_flow_run(engine: Engine, batch: str, flow_run_id: str) -> None:
+    """Note which flow run works on it; a batch that had ended with prompts left is open again."""
+    with writing(engine) as session:
+        found = session.get_one(Batch, batch)
+        found.flow_run_id = flow_run_id
+        if found.state != "done":
+            found.state, found.reason, found.ended_at = "open", None, None
+
+
+def same_batches(engine: Engine, node: str, digest: str) -> list[str]:
+    """Batches of the same prompts with the same options, oldest first."""
+    wanted = select(Batch.batch).where(Batch.node == node, Batch.digest == digest).order_by(Batch.created_at)
+    with reading(engine) as session:
+        return list(session.scalars(wanted))
+
+
+# -- working through it -------------------------------------------------------------------------------------------------
+
+
+def next_job(engine: Engine, batch: str) -> dict[str, Any] | None:
+    """The job to see to: the one that has not ended, else a new one of the next open prompts; None when none is open.
+
+    Returns:
+        ``{number, job, place, prompts: [(number, body)]}``; ``job`` is None until the agent has named it.
+    """
+    with writing(engine) as session:
+        spec = BatchSpec.model_validate(session.get_one(Batch, batch).spec)
+        job = session.scalar(select(BatchJob).where(BatchJob.batch == batch, BatchJob.state == "open").limit(1))
+        if job is None:
+            job = _new_job(session, batch, spec)
+        if job is None:
+            return None
+        wanted = select(Prompt.number, Prompt.body).where(Prompt.batch == batch, Prompt.number.in_(job.numbers))
+        prompts = [(number, body) for number, body in session.execute(wanted.order_by(Prompt.number))]
+        return {"number": job.number, "job": job.job, "place": job.place, "prompts": prompts}
+
+
+def _new_job(session: Session, batch: str, spec: BatchSpec) -> BatchJob | None:
+    is_open = (Prompt.batch == batch, Prompt.state == "open")
+    tries = session.scalar(select(func.min(Prompt.tries)).where(*is_open))
+    if tries is None:
+        return None
+    most = chunk_size(spec.per_job, tries)
+    wanted = select(Prompt.number, Prompt.body).where(*is_open, Prompt.tries == tries).order_by(Prompt.number)
+    rows = session.execute(wanted.limit(most)).all()
+    count = sized((body for _, body in rows), most)
+    last = session.scalar(select(func.max(BatchJob.number)).where(BatchJob.batch == batch))
+    job = BatchJob(
+        batch=batch,
+        number=0 if last is None else last + 1,
+        job=None,
+        numbers=[number for number, _ in rows[:count]],
+        state="open",
+        outcome=None,
+        place=0,
+        figures={},
+        repeated=0,
+    )
+    session.add(job)
+    session.flush()
+    return job
+
+
+def set_job(engine: Engine, batch: str, number: int, job: int) -> None:
+    with writing(engine) as session:
+        session.get_one(BatchJob, (batch, number)).job = job
+
+
+def take_over(
+    engine: Engine,
+    batch: str,
+    number: int,
+    answers: Iterable[Mapping[str, Any]],
+    figures: Sequence[Mapping[str, Any]] = (),
+    *,
+    after: int | None = None,
+    place: int | None = None,
+) -> int:
+    """Close the prompts that these answers are of, and move the job's place, in one transaction.
+
+    Args:
+        after, place: where the answers' events began and end; None for answers out of a result. Events that begin
+            elsewhere than the kept place were taken over already, by whoever else works on the batch: nothing is done.
+
+    Returns:
+        How many prompts were closed. An answer to a prompt that is closed counts as repeated and changes nothing.
+    """
+    closed = 0
+    with writing(engine) as session:
+        job = session.get_one(BatchJob, (batch, number), with_for_update=True)
+        if after is not None and job.place != after:
+            return 0
+        for answer in answers:
+            prompt = _prompt_number(answer, job.numbers)
+            if prompt is None:
+                continue
+            if _close(session, batch, prompt, answer):
+                closed += 1
+            elif after is not None:
+                job.repeated += 1
+        for now in figures:
+            job.figures = _figures(job.figures, now)
+        if place is not None:
+            job.place = place
+    return closed
+
+
+def _prompt_number(answer: Mapping[str, Any], numbers: Sequence[int]) -> int | None:
+    """A job answers its own prompts and no others."""
+    name = str(answer.get("id", ""))
+    return int(name) if name.isascii() and name.isdigit() and int(name) in numbers else None
+
+
+def _close(session: Session, batch: str, number: int, answer: Mapping[str, Any]) -> bool:
+    change = (
+        update(Prompt)
+        .where(Prompt.batch == batch, Prompt.number == number, Prompt.state == "open")
+        .values(state="failed" if answer.get("error") else "done", answer=dict(answer), finished_at=datetime.now(UTC))
+    )
+    return bool(session.execute(change).rowcount)  # type: ignore[attr-defined]
+
+
+def _figures(kept: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """A runner counts from its own start: figures that fell begin another attempt, and those before it are added to."""
+    before, last = dict(kept.get("before") or {}), dict(kept.get("now") or {})
+    if now.get("wall_s", 0) < last.get("wall_s", 0):
+        before, last = added(before, last), {}
+    return {"before": before, "now": dict(now)}
+
+
+def end_job(engine: Engine, batch: str, number: int, outcome: str, *, failed: str | None = None) -> None:
+    """The job is over.
+
+    Args:
+        failed: why, where it failed of its own: its open prompts have had one try more, and at the last one end as failed.
+    """
+    with writing(engine) as session:
+        job = session.get_one(BatchJob, (batch, number))
+        if job.state == "ended":
+            return
+        job.state, job.outcome = "ended", outcome
+        if failed is None:
+            return
+        mine = (Prompt.batch == batch, Prompt.state == "open", Prompt.number.in_(job.numbers))
+        session.execute(update(Prompt).where(*mine).values(tries=Prompt.tries + 1))
+        given_up = {"error": {"code": "job_failed", "message": f"its jobs failed {TRIES_MAX} times: {failed}"}}
+        session.execute(
+            update(Prompt)
+            .where(*mine, Prompt.tries >= TRIES_MAX)
+            .values(state="failed", answer=given_up, finished_at=datetime.now(UTC))
+        )
+
+
+def end_batch(engine: Engine, batch: str, state: str, reason: str | None = None) -> None:
+    """``done``, ``cancelled`` or ``failed``; prompts that are open stay open."""
+    with writing(engine) as session:
+        found = session.get_one(Batch, batch)
+        if found.state != "done":
+            found.state, found.reason, found.ended_at = state, reason, datetime.now(UTC)
+
+
+# -- reading ------------------------------------------------------------------------------------------------------------
+
+
+def batch_status(engine: Engine, batch: str) -> dict[str, Any] | None:
+    """``{batch, node, source, format, spec, state, …, total, open, done, failed, figures, repeated, job}`` or None.
+
+    ``figures`` are sums over its jobs with the tokens a second of busy and of wall time; ``job`` is the agent's number of the
+    job that has not ended.
+    """
+    with reading(engine) as session:
+        found = session.get(Batch, batch)
+        return None if found is None else _status(session, found)
+
+
+def list_batches(engine: Engine, node: str | None = None, limit: int = 50) -> list[dict[str, Any]]:
+    """Newest first."""
+    wanted = select(Batch).order_by(Batch.created_at.desc()).limit(limit)
+    if node is not None:
+        wanted = wanted.where(Batch.node == node)
+    with reading(engine) as session:
+        return [_status(session, found) for found in session.scalars(wanted)]
+
+
+def _status(session: Session, found: Batch) -> dict[str, Any]:
+    counted = select(Prompt.state, func.count()).where(Prompt.batch == found.batch).group_by(Prompt.state)
+    counts: dict[str, int] = {state: count for state, count in session.execute(counted)}  # noqa: C416 - rows, not pairs
+    jobs = list(session.scalars(select(BatchJob).where(BatchJob.batch == found.batch).order_by(BatchJob.number)))
+    figures: dict[str, Any] = {}
+    for job in jobs:
+        figures = added(added(figures, job.figures.get("before") or {}), job.figures.get("now") or {})
+    return {
+        "batch": found.batch,
+        "node": found.node,
+        "source": found.source,
+        "format": found.format,
+        "spec": found.spec,
+        "state": found.state,
+        "reason": found.reason,
+        "flow_run_id": found.flow_run_id,
+        "created_at": found.created_at.isoformat(),
+        "ended_at": found.ended_at.isoformat() if found.ended_at else None,
+        "total": sum(counts.values()),
+        "open": counts.get("open", 0),
+        "done": counts.get("done", 0),
+        "failed": counts.get("failed", 0),
+        "jobs": len(jobs),
+        "job": next((job.job for job in jobs if job.state == "open"), None),
+        "repeated": sum(job.repeated for job in jobs),
+        "figures": figures | rates(figures),
+    }
+
+
+def batch_jobs(engine: Engine, batch: str) -> list[dict[str, Any]]:
+    """``[{number, job, numbers, state, outcome, place, repeated}]`` in order."""
+    names = ("number", "job", "numbers", "state", "outcome", "place", "repeated")
+    with reading(engine) as session:
+        jobs = session.scalars(select(BatchJob).where(BatchJob.batch == batch).order_by(BatchJob.number))
+        return [{name: getattr(job, name) for name in names} for job in jobs]
+
+
+def prompt_rows(engine: Engine, batch: str) -> Iterator[dict[str, Any]]:
+    """``{number, custom_id, state, body, answer, finished_at}`` in the batch's order, some at a time."""
+    at = -1
+    while True:
+        wanted = select(Prompt).where(Prompt.batch == batch, Prompt.number > at).order_by(Prompt.number)
+        with reading(engine) as session:
+            found = list(session.scalars(wanted.limit(ROWS_AT_ONCE)))
+        if not found:
+            return
+        for prompt in found:
+            yield {
+                "number": prompt.number,
+                "custom_id": prompt.custom_id,
+                "state": prompt.state,
+                "body": prompt.body,
+                "answer": prompt.answer,
+                "finished_at": prompt.finished_at.isoformat() if prompt.finished_at else None,
+            }
+        at = found[-1].number

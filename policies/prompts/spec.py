@@ -1,0 +1,69 @@
+"""What a batch is asked to do, and how its prompts are put into jobs. Source: ``llmserve.md``."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = ["PER_JOB", "TRIES_MAX", "BatchSpec", "batch_id", "chunk_size", "job_payload", "sized"]
+
+PER_JOB = 100
+# A request to the agent may have 1 MiB.
+JOB_BYTES_MAX = 700_000
+# A prompt whose jobs failed so often is the likely cause of it, and ends as failed.
+TRIES_MAX = 3
+
+
+class BatchSpec(BaseModel):
+    """Options of all prompts of a batch; a prompt may carry its own ``max_tokens``, ``temperature`` and so on."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    node: str
+    model: str = Field(default="", pattern=r"^$|^[A-Za-z0-9][A-Za-z0-9._+-]{0,199}$")
+    backend: Literal["auto", "mlx", "llamacpp", "stub"] = "auto"
+    max_tokens: int = Field(default=128, ge=1, le=1_000_000)
+    temperature: float = Field(default=0.0, ge=0.0, le=10.0)
+    top_p: float = Field(default=1.0, ge=0.0, le=1.0)
+    top_k: int = Field(default=0, ge=0, le=1_000_000)
+    seed: int | None = Field(default=None, ge=0, le=2**32 - 2)
+    stop: tuple[str, ...] = Field(default=(), max_length=16)
+    raw: bool = False
+    per_job: int = Field(default=PER_JOB, ge=1, le=10_000)
+    width: int = Field(default=16, ge=1, le=64)
+    context: int | None = Field(default=None, ge=16, le=1_000_000)
+
+
+def batch_id(flow_run_id: str) -> str:
+    """The batch of prompts that were typed into a flow run: the same however often the run is started."""
+    return "batch-" + hashlib.sha256(flow_run_id.encode()).hexdigest()[:10]
+
+
+def chunk_size(per_job: int, tries: int) -> int:
+    """How many prompts a job takes of those whose jobs failed ``tries`` times: fewer each time, at last one alone.
+
+    So a prompt that brings its job down takes the fewest others with it, and is found.
+    """
+    return max(1, per_job >> (3 * tries)) if tries < TRIES_MAX - 1 else 1
+
+
+def sized(bodies: Iterable[Mapping[str, Any]], most: int) -> int:
+    """How many of the first prompts fit in one job."""
+    count = total = 0
+    for body in bodies:
+        total += len(json.dumps(body)) + 32
+        if count == most or (count and total > JOB_BYTES_MAX):
+            break
+        count += 1
+    return count
+
+
+def job_payload(spec: BatchSpec, prompts: Iterable[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
+    """Payload of a ``batch`` job. A prompt's id in it is its number in the batch."""
+    options = spec.model_dump(exclude={"node", "per_job"}, exclude_none=True)
+    options["stop"] = list(spec.stop)
+    return options | {"prompts": [{**body, "id": str(number)} for number, body in prompts]}

@@ -1,0 +1,234 @@
+"""Working through a batch: its next open prompts become a job, each finished prompt closes its row, until none is open.
+
+The store says what is open and how far a job's events were taken over; the agent says what became of the job. Nothing is kept
+here, so whoever is killed in between, the next one goes on from those two.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
+
+from cotenant import store
+from nodes.client import AgentUnreachable
+from policies.prompts import BatchSpec, job_payload, progress_of
+from policies.refusal import Refused
+from tasks.agent_link import Agent, AgentLost, Patience
+
+__all__ = ["MODULE", "STAGE", "BatchStopped", "BatchWork", "Chunk", "StoreLost"]
+
+MODULE, STAGE = "llmserve", "batch"
+POLL_S = 1.0
+STORE_PATIENCE_S = 300.0
+STORE_PAUSE_S = 2.0
+CANCEL_WITHIN_S = 20.0
+# Failures of the whole batch: another job would meet the same.
+HOPELESS = {"llmserve/bad_model", "llmserve/bad-spec"}
+
+Log = logging.Logger | logging.LoggerAdapter[Any]
+
+
+class StoreLost(Exception):
+    """The store did not come back in time. A retry of the flow run goes on where it was."""
+
+
+class BatchStopped(Exception):
+    """The batch cannot go on now; its open prompts stay open. The text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A job of the batch: ``job`` is the agent's number, once it has one."""
+
+    number: int
+    prompts: list[tuple[int, dict[str, Any]]]
+    job: int | None
+    place: int
+
+
+@dataclass
+class BatchWork:
+    """One batch's line to agent and store. Both may be away for a while."""
+
+    agent: Agent
+    url: str
+    batch: str
+    log: Log
+    patience: Patience = field(default_factory=Patience)
+    sleep: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.monotonic
+    _engine: Engine | None = None
+    _left_over: set[int] = field(default_factory=set)
+
+    # -- agent and store, patiently ---------------------------------------------------------------------------------
+
+    def ask(self, verb: str, **params: Any) -> Any:
+        """Ask the agent, for as long as patience lasts.
+
+        Raises:
+            Refused: it says no.
+            AgentLost: nobody answered in time.
+        """
+        since, pause_s = self.clock(), self.patience.first_s
+        while True:
+            try:
+                return self.agent.call(verb, _timeout_s=30.0, **params)
+            except AgentUnreachable as gone:
+                waited_s = self.clock() - since
+                if waited_s + pause_s > self.patience.total_s:
+                    raise AgentLost(f"{gone}; waited {waited_s:.0f} s for it") from gone
+            self.sleep(pause_s)
+            pause_s = min(2.0 * pause_s, self.patience.longest_s)
+
+    def keep(self, write: Callable[[Engine], Any]) -> Any:
+        """Do something with the store, again where it is away. What is done may be repeated."""
+        until, told = self.clock() + STORE_PATIENCE_S, False
+        while True:
+            try:
+                if self._engine is None:
+                    self._engine = store.open(self.url)
+                return write(self._engine)
+            except (SQLAlchemyError, OSError) as error:
+                if self.clock() > until:
+                    raise StoreLost(f"the store is away: {error}") from error
+                if not told:
+                    self.log.warning("the store is away, tried again: %s", error)
+                told = True
+            self.sleep(STORE_PAUSE_S)
+
+    # -- steps ------------------------------------------------------------------------------------------------------
+
+    def begin(self, flow_run_id: str) -> dict[str, Any]:
+        """Take the batch on; its status.
+
+        Raises:
+            Refused: there is no such batch.
+        """
+        status = self.status()
+        if status["state"] != "open" and status["job"] is not None:
+            # whatever became of that job was asked for: its answers are taken over, its end stops nothing
+            self._left_over.add(status["job"])
+        self.keep(lambda engine: store.set_flow_run(engine, self.batch, flow_run_id))
+        return self.status()
+
+    def status(self) -> dict[str, Any]:
+        found = self.keep(lambda engine: store.batch_status(engine, self.batch))
+        if found is None:
+            raise Refused(
+                "BATCH_UNKNOWN", f"batch {self.batch}", "the store has none of that name", "cotenant llmserve list"
+            )
+        return dict(found)
+
+    def next(self) -> Chunk | None:
+        """The job to see to, submitted; None when no prompt is open."""
+        found = self.keep(lambda engine: store.next_job(engine, self.batch))
+        if found is None:
+            return None
+        job = found["job"] if found["job"] is not None else self._submit(found)
+        return Chunk(found["number"], found["prompts"], job, found["place"])
+
+    def _submit(self, found: Mapping[str, Any]) -> int:
+        spec = BatchSpec.model_validate(self.status()["spec"])
+        asked = self.ask(
+            "job_submit",
+            module=MODULE,
+            stage=STAGE,
+            payload=job_payload(spec, found["prompts"]),
+            # asked again after a crash in between, the agent gives the same job
+            key=f"{self.batch}/{found['number']}",
+        )
+        job = int(asked["job"])
+        self.keep(lambda engine: store.set_job(engine, self.batch, found["number"], job))
+        return job
+
+    def follow(self, chunk: Chunk, seen: Callable[[], None]) -> int:
+        """Take the job's answers over as they come, until it has ended. How many prompts were closed.
+
+        Raises:
+            BatchStopped: somebody cancelled the job, or it failed in a way that every other one would.
+        """
+        assert chunk.job is not None
+        place, closed = chunk.place, 0
+        while True:
+            place, more, ended = self._take(chunk, place)
+            closed += more
+            if more:
+                seen()
+            if ended:
+                return closed + self._settle(chunk)
+            self.sleep(POLL_S)
+
+    def _take(self, chunk: Chunk, place: int) -> tuple[int, int, bool]:
+        """All events there are now: the new place, how many prompts they closed, whether the job has ended."""
+        closed = 0
+        while True:
+            told = self.ask("job_events", job=chunk.job, after=place)
+            if not told["lines"] and told["next"] == place:
+                return place, closed, bool(told["ended"])
+            answers, figures = progress_of(told["lines"])
+            after, place = place, int(told["next"])
+            closed += self.keep(
+                lambda engine, answers=answers, figures=figures, after=after, place=place: store.take_over(
+                    engine, self.batch, chunk.number, answers, figures, after=after, place=place
+                )
+            )
+
+    def _settle(self, chunk: Chunk) -> int:
+        """The job has ended and its events are taken over: what its end means for the batch."""
+        job = self.ask("job_show", job=chunk.job)
+        outcome, closed = str(job["outcome"]), 0
+        if outcome == "done":
+            # the result holds every answer, also where the events were lost
+            answers = ((job.get("result") or {}).get("payload") or {}).get("answers") or []
+            closed = self.keep(lambda engine: store.take_over(engine, self.batch, chunk.number, answers))
+        failure = job.get("failure") or {}
+        why = ": ".join(
+            str(part) for part in (failure.get("reason") or job.get("reason"), failure.get("detail")) if part
+        )
+        failed = (
+            why if outcome not in ("done", "cancelled") or (outcome == "done" and self._unanswered(chunk)) else None
+        )
+        hopeless = outcome == "failed" and failure.get("reason") in HOPELESS
+        self.keep(
+            lambda engine: store.end_job(engine, self.batch, chunk.number, outcome, failed=None if hopeless else failed)
+        )
+        if hopeless:
+            raise BatchStopped(
+                f"job {chunk.job} failed, as every other one would: {why}. Mend that and retry this flow run"
+            )
+        if outcome == "cancelled" and chunk.job not in self._left_over:
+            raise BatchStopped(f"job {chunk.job} was cancelled. Retry this flow run to go on with what is open")
+        if failed is not None:
+            self.log.warning("job %s failed: %s", chunk.job, why)
+        return closed
+
+    def _unanswered(self, chunk: Chunk) -> bool:
+        """A runner that ends well without an answer to each prompt has failed them."""
+        numbers = {number for number, _ in chunk.prompts}
+        rows = self.keep(lambda engine: list(store.prompt_rows(engine, self.batch)))
+        return any(row["state"] == "open" and row["number"] in numbers for row in rows)
+
+    def cancel(self) -> None:
+        """Stop the batch's job and take over what it had finished; within the time that a cancelled flow has."""
+        until = self.clock() + CANCEL_WITHIN_S
+        found = self.keep(lambda engine: store.batch_jobs(engine, self.batch))
+        for row in (row for row in found if row["state"] == "open" and row["job"] is not None):
+            self.ask("job_cancel", job=row["job"])
+            chunk = Chunk(row["number"], [], row["job"], row["place"])
+            place, ended = chunk.place, False
+            while not ended and self.clock() < until:
+                place, _, ended = self._take(chunk, place)
+                if not ended:
+                    self.sleep(0.3)
+            if ended:
+                self.keep(lambda engine, number=chunk.number: store.end_job(engine, self.batch, number, "cancelled"))
+        self.end("cancelled", "the flow run was cancelled")
+
+    def end(self, state: str, reason: str | None = None) -> None:
+        self.keep(lambda engine: store.end_batch(engine, self.batch, state, reason))
