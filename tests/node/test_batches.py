@@ -89,22 +89,26 @@ def test_kills_of_runner_flow_and_agent_lose_and_repeat_nothing(rig: Rig) -> Non
 
 
 def test_a_paused_and_an_evicted_job_give_back_only_what_was_open(rig: Rig) -> None:
-    make(rig.home, "pause", 16, max_tokens=20, width=2)
+    make(rig.home, "pause", 12, max_tokens=100, width=2)
     work = work_on(rig, "pause")
-    paused = 0
+    met: list[object] = []
 
     def meddle() -> None:
-        nonlocal paused
-        if paused < 2:
-            paused += 1
-            rig.client.call("section_set", text="[node]\npause = true\n", by="test")
-            wait_for("the job is held", lambda: rig.client.call("job_list", limit=1)[0]["state"] in ("held", "waiting"))
-            rig.client.call("section_set", text="", by="test")
+        job = rig.client.call("job_list", limit=1)[0]
+        if len(met) == 2 or job["state"] != "running":
+            return
+        rig.client.call("section_set", text="[node]\npause = true\n", by="test")
+        met.append(wait_for("the job no longer runs", lambda: state_of_newest(rig) in ("held", "waiting", "ended")))
+        rig.client.call("section_set", text="", by="test")
 
     status = go_on(work, meddle)
-    assert paused == 2
-    assert (status["done"], status["repeated"]) == (16, 0)
-    assert len(answered_prompts(rig, "pause")) == 16
+    assert met, "the job was over before anything was done to it"
+    assert (status["done"], status["repeated"]) == (12, 0)
+    assert len(answered_prompts(rig, "pause")) == 12
+
+
+def state_of_newest(rig: Rig) -> str:
+    return str(rig.client.call("job_list", limit=1)[0]["state"])
 
 
 def test_cancelling_stops_the_job_within_its_grace_and_keeps_what_is_done(rig: Rig) -> None:
