@@ -1,7 +1,8 @@
 """The agent's end of the socket: JSON-RPC 2.0, one object a line, bounded in size, time and number of connections.
 
-Only processes of the agent's own account and root may ask (``SO_PEERCRED``). A verb is a function or coroutine of its
-parameters; it answers with plain JSON values or raises ``Refused``. What a verb must know about its caller comes as ``Peer``.
+Only processes of the agent's own account and root may ask, or of those that are named (``SO_PEERCRED``). A verb is a
+function or coroutine of its parameters; it answers with plain JSON values or raises ``Refused``. What a verb must know about
+its caller comes as ``Peer``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import logging
 import os
 import socket
 import struct
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -46,23 +47,36 @@ class Peer:
 
 
 class RpcServer:
-    """Serves ``verbs`` (name -> function). A verb whose first parameter is named ``peer`` gets the ``Peer``."""
+    """Serves ``verbs`` (name -> function). A verb whose first parameter is named ``peer`` gets the ``Peer``.
 
-    def __init__(self, path: Path, verbs: Mapping[str, Verb]) -> None:
+    Args:
+        uids: whose processes are served; by default this account's and root's.
+        mode: of the socket's file. Who may connect is one thing, who is served another: the peer's uid decides that.
+    """
+
+    def __init__(
+        self, path: Path, verbs: Mapping[str, Verb], *, uids: Collection[int] | None = None, mode: int = 0o600
+    ) -> None:
         self.path = path
+        self.uids = frozenset(uids) if uids is not None else frozenset((os.getuid(), 0))
+        self.mode = mode
         self.verbs = dict(verbs)
         self._server: asyncio.AbstractServer | None = None
         self._open = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not self.path.parent.is_dir():
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if self.mode & 0o007:
+                self.path.parent.chmod(0o755)  # a directory of its own, that those may enter who may connect
         self.path.unlink(missing_ok=True)
         before = os.umask(0o177)
         try:
             self._server = await asyncio.start_unix_server(self._serve, path=str(self.path), limit=MAX_REQUEST_BYTES)
         finally:
             os.umask(before)
+        os.chmod(self.path, self.mode)
 
     async def stop(self) -> None:
         if self._server is not None:
@@ -89,8 +103,8 @@ class RpcServer:
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = _peer(writer.get_extra_info("socket"))
-        if peer.uid not in (os.getuid(), 0):
-            await _answer(writer, None, error=(-32001, "this socket serves its own account only", None))
+        if peer.uid not in self.uids:
+            await _answer(writer, None, error=(-32001, f"this socket does not serve uid {peer.uid}", None))
             return
         if self._open > MAX_CONNECTIONS:
             await _answer(writer, None, error=(-32002, "too many connections, try again", None))

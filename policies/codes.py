@@ -91,7 +91,7 @@ _TABLE = (
         "PROTECTION_SOURCE_NEEDS_HELPER",
         "warning",
         "a source lies in a home that the agent's account cannot read",
-        "put the source where the agent's account can read it",
+        "in the login of that account: cotenant session-helper",
     ),
     Code(
         "PROTECTION_UNREADABLE",

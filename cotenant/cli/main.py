@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import typer
 
-from cotenant.cli import ab, explain, job, llmserve, machine, mod, module, node, protection, timeline
+from cotenant.cli import ab, explain, helper, job, llmserve, machine, mod, module, node, protection, timeline
 from cotenant.cli.result import Exit, OperationError, OperationResult
 
 __all__ = ["app", "main"]

@@ -7,6 +7,7 @@ import asyncio
 import fcntl
 import logging
 import os
+import pwd
 import re
 import signal
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 from nodes import patience
 from nodes.agent.core import Agent
 from nodes.agent.lean import give_back_memory
+from nodes.agent.owner_verbs import OwnerVerbs
 from nodes.agent.verbs import Verbs
 from nodes.client import node_dir, socket_path
 from nodes.clock import monotonic_s
@@ -44,6 +46,10 @@ def main() -> int:
         default=1.0,
         help="for tests: the tick, and every time of governor and compliance check, divided by this",
     )
+    parser.add_argument(
+        "--owners", type=_uids, default=frozenset(), metavar="UID,…", help="accounts that a second socket serves"
+    )
+    parser.add_argument("--owner-socket", type=Path, help="where (default /run/cotenant/NODE.owners.sock)")
     asked = parser.parse_args()
     if not 1.0 <= asked.pace <= 20.0:
         print(f"--pace {asked.pace:g}: it is between 1 and 20", file=sys.stderr)
@@ -57,7 +63,20 @@ def main() -> int:
     if lock is None:
         print(f"an agent for node {asked.node} runs already in {asked.home}; see: cotenant status", file=sys.stderr)
         return 2
-    return asyncio.run(run(asked.home, asked.node, asked.modules, asked.slots, asked.pace))
+    second = asked.owner_socket or Path(f"/run/cotenant/{asked.node}.owners.sock") if asked.owners else None
+    return asyncio.run(run(asked.home, asked.node, asked.modules, asked.slots, asked.pace, asked.owners, second))
+
+
+def _uids(text: str) -> frozenset[int]:
+    """Numbers or account names, with commas between. Raises ValueError."""
+    return frozenset(int(part) if part.isdigit() else _uid_of(part) for part in text.split(",") if part)
+
+
+def _uid_of(name: str) -> int:
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except KeyError:
+        raise argparse.ArgumentTypeError(f"there is no account {name!r}") from None
 
 
 def take_lock(home: Path, node: str) -> int | None:
@@ -73,9 +92,17 @@ def take_lock(home: Path, node: str) -> int | None:
     return handle
 
 
-async def run(home: Path, node: str, modules: Path, slots: int, pace: float = 1.0) -> int:
+async def run(
+    home: Path,
+    node: str,
+    modules: Path,
+    slots: int,
+    pace: float = 1.0,
+    owners: frozenset[int] = frozenset(),
+    owner_socket: Path | None = None,
+) -> int:
     patience.install()
-    agent = Agent(home, node, modules, pace)
+    agent = Agent(home, node, modules, pace, owner_socket)
     agent.slots = slots if slots > 0 else agent.slots
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -83,11 +110,16 @@ async def run(home: Path, node: str, modules: Path, slots: int, pace: float = 1.
         loop.add_signal_handler(number, stop.set)
     agent.start()
     loop.add_reader(agent.hub.fileno(), agent.on_source_event)
-    server = RpcServer(socket_path(home, node), Verbs(agent).table())
+    verbs = Verbs(agent)
+    servers = [RpcServer(socket_path(home, node), verbs.table())]
+    if owner_socket is not None:
+        served = owners | {0, os.getuid()}
+        servers.append(RpcServer(owner_socket, OwnerVerbs(agent, verbs).table(), uids=served, mode=0o666))
     # The first tick judges every rule before anything is let go or admitted, and before anybody can ask.
     agent.tick()
-    await server.start()
-    log.info("node %s: agent on %s, section version %d", node, server.path, agent.section_version)
+    for server in servers:
+        await server.start()
+    log.info("node %s: agent on %s, section version %d", node, servers[0].path, agent.section_version)
     ticking = asyncio.create_task(tick_for_ever(agent))
     stepping = asyncio.create_task(step_jobs_for_ever(agent))
     stopping = asyncio.create_task(stop.wait())
@@ -98,7 +130,8 @@ async def run(home: Path, node: str, modules: Path, slots: int, pace: float = 1.
         log.error("the loop failed", exc_info=ticking.exception())
     for task in (ticking, stepping, stopping):
         task.cancel()
-    await server.stop()
+    for server in servers:
+        await server.stop()
     await shut_down(agent)
     return 0 if stop.is_set() else 1
 

@@ -29,6 +29,7 @@ from nodes.jobs import Attempt, Job, JobManager
 from nodes.journal import Journal
 from nodes.meters.cpu import CpuMeter, Unreadable
 from nodes.modules import ModuleStore
+from nodes.sources.helper_desk import Row
 from nodes.sources.hub import SourceHub
 from nodes.sources.probe import Owner
 from nodes.sources.views import PhaseUpdate, ProgressView
@@ -44,6 +45,7 @@ __all__ = ["TICK_S", "Agent", "TestedUnit", "covered_s"]
 log = logging.getLogger(__name__)
 
 TICK_S = 2.0
+OWNER_FACT = "section_owner_uid"
 STRICTEST = parse_section("[node]\npause = true")
 How = Literal["tick", "event", "poll"]
 
@@ -73,7 +75,9 @@ def covered_s(spans: Sequence[tuple[float, float]], begin_s: float, end_s: float
 class Agent:
     """State and effects of one node's agent. ``home`` is COTENANT_HOME; everything of the node lies under ``self.dir``."""
 
-    def __init__(self, home: Path, node: str, builtin_modules: Path, pace: float = 1.0) -> None:
+    def __init__(
+        self, home: Path, node: str, builtin_modules: Path, pace: float = 1.0, owner_socket: Path | None = None
+    ) -> None:
         self.home, self.node = home, node
         self.tick_s = TICK_S / pace
         self.dir = node_dir(home, node)
@@ -83,10 +87,11 @@ class Agent:
         self.section_version, self.section, self.section_text = self._section_in_force()
         self.modules = ModuleStore(self.dir, builtin_modules)
         self.jobs = JobManager(self.dir, self.journal.db, self.modules, self._note, monotonic_s)
-        self.owner = Owner(os.geteuid(), str(Path.home()))
-        self.hub = SourceHub(monotonic_s)
+        self.owner = self._owner(serves_owners=owner_socket is not None)
+        self.hub = SourceHub(monotonic_s, helper_socket=None if owner_socket is None else str(owner_socket))
         self.hub.configure(for_sources(self.section), self.owner)
         self.observer = Observer(self.journal, self.hub)
+        self.observer.home = self.owner.home
         self.at_once = AtOnce(self.jobs, self.unit)
         self.meter = CpuMeter()
         self.shares: dict[str, float | Unreadable] = {}
@@ -119,11 +124,18 @@ class Agent:
             self.journal.write("PROTECTION_CONFIG_ERROR", {"version": newest["version"], "errors": str(errors)[:2000]})
             return int(newest["version"]), STRICTEST, newest["text"]
 
-    def set_section(self, text: str, by: str) -> int:
-        """Validate and put in force. Raises ``SectionErrors`` and changes nothing when it is not valid."""
+    def set_section(self, text: str, by: str, owner: Owner | None = None) -> int:
+        """Validate and put in force. Raises ``SectionErrors`` and changes nothing when it is not valid.
+
+        ``owner``: whose section it is from now on, where a system service learned that; else it stays whose it is.
+        """
         section = parse_section(text)
         version = self.journal.add_section(text, digest(text), by)
         self.section_version, self.section, self.section_text = version, section, text
+        if owner is not None:
+            self.owner = owner
+            self.journal.set_fact(OWNER_FACT, owner.uid)
+        self.observer.home = self.owner.home
         self.hub.configure(for_sources(section), self.owner)
         self.observer.configure(section)
         self.at_once.configure(section)
@@ -134,6 +146,11 @@ class Agent:
         return version
 
     # -- the loop's steps -------------------------------------------------------------------------------------------
+
+    def _owner(self, *, serves_owners: bool) -> Owner:
+        """Whose section it is: this account's, or for a system service the account's that set it."""
+        uid = self.journal.fact(OWNER_FACT) if serves_owners else None
+        return Owner.of(uid) if isinstance(uid, int) else Owner(os.geteuid(), str(Path.home()))
 
     def start(self) -> None:
         """Adopt what an earlier agent left running, held, before anything else; it is judged by the first tick."""
@@ -208,13 +225,22 @@ class Agent:
     def on_source_event(self) -> None:
         """The watcher woke us: read what changed; a phase of an ``immediate`` rule acts now, the rest waits for the tick."""
         with self.journal.together():
-            updates = self.hub.poll("event")
-            if updates:
-                self.take_phases(updates, every_rule=False)
-                immediate = {rule.id for rule in self.section.rules if rule.immediate}
-                if any(update.rule_id in immediate for update in updates):
-                    self.evaluate("event")
+            self._act_on(self.hub.poll("event"))
         self.pulse()
+
+    def on_helper_report(self, home: str, rows: Sequence[Row]) -> None:
+        """The session helper in ``home`` reports: its phases act like those that the watcher saw."""
+        with self.journal.together():
+            self._act_on(self.hub.take_report(home, rows))
+        self.pulse()
+
+    def _act_on(self, updates: Sequence[PhaseUpdate]) -> None:
+        if not updates:
+            return
+        self.take_phases(updates, every_rule=False)
+        immediate = {rule.id for rule in self.section.rules if rule.immediate}
+        if any(update.rule_id in immediate for update in updates):
+            self.evaluate("event")
 
     def sources(self) -> list[dict[str, Any]]:
         """A row a source, as the verb ``sources`` gives them."""

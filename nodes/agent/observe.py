@@ -68,7 +68,7 @@ class Observer:
         self.latencies: dict[tuple[str, int], Latencies] = {}
         self._sources_ok: dict[str, bool] = {}
         self._victim: str | None = None
-        self._home = str(Path.home())
+        self.home = str(Path.home())
         self._fleet: set[int] = {os.getpid()}
         self._section = Section()
         self._rules: tuple[Rule, ...] = ()
@@ -89,7 +89,7 @@ class Observer:
         kept = {rule.id for rule in section.rules if before.get(rule.id) == rule}
         self._section = section
         self._rules = tuple(
-            rule.model_copy(update={"match": expand_home(rule.match, self._home)}) for rule in section.rules
+            rule.model_copy(update={"match": expand_home(rule.match, self.home)}) for rule in section.rules
         )
         for table in (self._states, self._use, self._groups, self._sources_ok):
             for name in [name for name in table if name not in kept]:
@@ -388,7 +388,7 @@ class Observer:
 
     def matches(self, section: Section) -> list[dict[str, Any]]:
         """For ``preview``: what each rule of a section would match now."""
-        rules = [rule.model_copy(update={"match": expand_home(rule.match, self._home)}) for rule in section.rules]
+        rules = [rule.model_copy(update={"match": expand_home(rule.match, self.home)}) for rule in section.rules]
         found = groups(rules, tuple(self.table.snapshot().values()), self._fleet)
         return [
             {

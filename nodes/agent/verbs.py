@@ -17,6 +17,7 @@ from nodes.clock import monotonic_s
 from nodes.identity import ProcessId, boot_id, liveness, own_id
 from nodes.jobs import Job
 from nodes.rpc import Peer, Verb
+from nodes.sources.probe import Owner
 from policies.harness.rows import Order
 from policies.harness.spec import RunSpec
 from policies.refusal import Refused
@@ -45,7 +46,7 @@ class Verbs:
             "status": self.status,
             "section_show": self.section_show,
             "section_preview": self.section_preview,
-            "section_set": self.section_set,
+            "section_set": self._section_set,
             "sources": self.agent.sources,
             "duty": self.agent.governing.view,
             "modules": self.modules,
@@ -131,7 +132,10 @@ class Verbs:
     def section_preview(self, text: str) -> dict[str, Any]:
         return self.planner.preview(text)
 
-    def section_set(self, text: str, by: str) -> dict[str, Any]:
+    def _section_set(self, text: str, by: str) -> dict[str, Any]:
+        return self.section_set(text, by)
+
+    def section_set(self, text: str, by: str, *, owner: Owner | None = None) -> dict[str, Any]:
         active = self.agent.runs.active
         if active is not None:
             raise Refused(
@@ -142,7 +146,7 @@ class Verbs:
             )
         changes = self.planner.changes(text)
         try:
-            version = self.agent.set_section(text, by)
+            version = self.agent.set_section(text, by, owner)
         except SectionErrors as errors:
             self.agent.journal.write(
                 "PROTECTION_CONFIG_ERROR", {"by": by, "errors": [str(e) for e in errors.errors][:20]}

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from nodes.sources import matching
 from nodes.sources.reader import FileReader, Start
+from nodes.sources.rights import may_read
 from nodes.sources.unreadable import Unreadable, because_denied, because_failed, because_missing, because_odd
 
 __all__ = ["Follower", "Reading"]
@@ -57,10 +58,19 @@ class Reading:
 class Follower:
     """One source's file. Not thread-safe; ``close`` gives its descriptors back."""
 
-    def __init__(self, pattern: str, *, owner_home: str | None = None, helper_socket: str | None = None) -> None:
+    def __init__(
+        self,
+        pattern: str,
+        *,
+        owner_home: str | None = None,
+        owner_uid: int | None = None,
+        helper_socket: str | None = None,
+    ) -> None:
         self.pattern = pattern
         self.dirs: set[str] = set()
         self._owner_home = owner_home
+        # root reads everything, and a section's owner does not: see ``rights``
+        self._reader_uid = owner_uid if owner_uid not in (None, 0) and os.geteuid() == 0 else None
         self._helper_socket = helper_socket
         self._now: FileReader | None = None
         self._real_path: str | None = None
@@ -209,6 +219,10 @@ class Follower:
             return because_denied(file.path, self._owner_home, self._helper_socket)
         except OSError as error:
             return because_failed(f"{file.path}: {error.strerror}")
+        if self._reader_uid is not None and not may_read(fresh.fd, self._reader_uid):
+            fresh.close()
+            self._drop_current()
+            return because_denied(file.path, self._owner_home, self._helper_socket, self._reader_uid)
         back = next((reader for reader, _ in self._old if reader.key == fresh.key), None)
         if back is not None and old is not None:
             # a link that was set back, or a name: this file is still in hand

@@ -37,7 +37,7 @@ class Row(BaseModel):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    rule: str = Field(max_length=64)
+    rule: str = Field(max_length=200)
     role: Literal["progress", "phase"]
     index: int = Field(ge=0, le=10_000)
     readable: bool
@@ -136,13 +136,6 @@ class HelperDesk:
                 if known.row.readable and known.row.state != "on":
                     updates.append(self._update(known.row, known.row.state, "on", now_s, "tick"))
         return updates
-
-    def gone(self, home: str) -> None:
-        """The helper of this home hung up: what it said counts no longer (told by the next ``expire``)."""
-        for key, known in self._known.items():
-            source = self._sources.get(key)
-            if source is not None and below(source.pattern, home):
-                known.at_s = -STALE_S - 1.0
 
     def _state(self, key: Key, now_s: float) -> PhaseState:
         known = self.helped(key, now_s)

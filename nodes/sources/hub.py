@@ -70,6 +70,7 @@ class SourceHub:
         self._wall = wall
         self._watch = watch if watch is not None else Watch()
         self._helper_socket = helper_socket
+        self._owner: Owner | None = None
         self.desk = HelperDesk()
         self._probes: dict[str, Probe] = {}
         self._programs = ProgramPhases()
@@ -105,6 +106,12 @@ class SourceHub:
         owner = owner if isinstance(owner, Owner) else Owner(os.geteuid(), owner)
         owner_home = owner.home
         self._configure_programs(section, owner)
+        if owner != self._owner:
+            # what one account may read says nothing of another
+            for feed in self._feeds.values():
+                feed.follower.close()
+            self._feeds, self._progress, self._phases = {}, {}, {}
+        self._owner = owner
         before, before_progress, before_phases = self._feeds, self._progress, self._phases
         self._feeds, self._progress, self._phases = {}, {}, {}
         self._asked.clear()
@@ -145,6 +152,9 @@ class SourceHub:
             | {(rule, "phase", index): _asks_helper(feed) for (rule, index), (feed, _) in self._phases.items()}
         )
         self.poll("tick")
+
+    def _follower(self, pattern: str, owner: Owner) -> Follower:
+        return Follower(pattern, owner_home=owner.home, owner_uid=owner.uid, helper_socket=self._helper_socket)
 
     def _configure_programs(self, section: Section, owner: Owner) -> None:
         """Probes and phases of running programs, which need no file."""
@@ -327,6 +337,20 @@ class SourceHub:
             remedy="" if row.readable else "see that the file is there and that its owner may read it",
             reader="helper",
         )
+
+    def source_of(
+        self, rule_id: str, role: str, index: int
+    ) -> tuple[JsonlProgress | LogProgress | JsonlEventPhase | JsonlFieldPhase, float]:
+        """A source in a file, as the section has it, and the window of its live rate. Raises KeyError."""
+        if role == "progress":
+            progress = self._progress[rule_id][1]
+            return progress.source, progress.window_s
+        return self._phases[(rule_id, index)][1].source, 0.0
+
+    def pattern_of(self, rule_id: str, role: str, index: int) -> str:
+        """The absolute pattern that a source in a file follows. Raises KeyError."""
+        feed = self._progress[rule_id][0] if role == "progress" else self._phases[(rule_id, index)][0]
+        return feed.follower.pattern
 
     def has_progress(self, rule_id: str) -> bool:
         return rule_id in self._progress or rule_id in self._probes

@@ -59,11 +59,20 @@ def because_slow(lines: int) -> Unreadable:
     )
 
 
-def because_denied(path: str, owner_home: str | None, helper_socket: str | None = None) -> Unreadable:
+def because_denied(
+    path: str, owner_home: str | None, helper_socket: str | None = None, owner_uid: int | None = None
+) -> Unreadable:
     """``path``: the file that may not be read or the directory that may not be searched.
 
-    ``helper_socket``: where a session helper could report it; None where this agent serves none.
+    ``helper_socket``: where a session helper could report it; None where this agent serves none. ``owner_uid``: the
+    account that may not, where that is the section's owner and not this one.
     """
+    if owner_uid is not None:
+        return Unreadable(
+            "PROTECTION_SOURCE_UNREADABLE",
+            f"the section's owner (uid {owner_uid}) may not read {path}, so it is not read for them",
+            f"let that account read it: setfacl does not count; chmod o+r {shlex.quote(path)} or chown",
+        )
     homes = (*((owner_home.rstrip("/") + "/",) if owner_home else ()), *_HOMES)
     if any((path + "/").startswith(home) for home in homes):
         why = f"{path} lies in a home that the agent's account (uid {os.geteuid()}) may not read"

@@ -174,11 +174,14 @@ class ProgressTrack:
         self._written.append((when_s, events))
         self._add_point(when_s, events)
 
-    def points_after(self, when_s: float, counted: float) -> tuple[list[tuple[float, float]], float, float]:
+    def points_after(
+        self, when_s: float, counted: float, at_most: int
+    ) -> tuple[list[tuple[float, float]], float, float]:
         """What ``add_known`` must be given to know what this track knows.
 
         Args:
             when_s, counted: the last point that was passed on and the cumulative count then (as this method answered).
+            at_most: of these points; the others are told by the next call.
 
         Returns:
             (time, events since the point before) of each point after that, -1 events where that is not known; then the
@@ -187,7 +190,7 @@ class ProgressTrack:
         first = bisect_right(self._times, when_s)
         void_ends = {high for _, high in self._voids}
         found: list[tuple[float, float]] = []
-        for at in range(first, len(self._times)):
+        for at in range(first, min(len(self._times), first + at_most)):
             time_s, count = self._times[at], self._counts[at]
             if time_s in void_ends:
                 found.append((time_s, -1.0))

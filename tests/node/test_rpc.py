@@ -148,7 +148,7 @@ def test_another_account_is_refused(path: Path) -> None:
     with os.fdopen(read_end, "rb") as answers:
         answer = answers.read()
     os.waitpid(child, 0)
-    assert b"own account only" in answer
+    assert b"does not serve uid" in answer
 
 
 def test_a_verb_learns_that_its_caller_hung_up(path: Path) -> None:
