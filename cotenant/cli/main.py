@@ -29,6 +29,7 @@ timeline.register(app)
 job.register(app)
 explain.register(app)
 module.register(app)
+helper.register(app)
 llmserve.register(app)
 mod.register(app)
 
