@@ -73,9 +73,18 @@ class ModuleState:
 
     def command(self) -> list[str]:
         """The runner's argv up to its verb."""
+        return self._resolved(None)
+
+    def service_command(self, name: str) -> list[str]:
+        """The whole argv of a workload."""
+        return self._resolved(name)
+
+    def _resolved(self, service: str | None) -> list[str]:
         if self.manifest is None or self.bundle is None:
             raise ValueError(f"{self.short} has no bundle that could be run")
-        argv = [part.replace("{bundle}", str(self.bundle)) for part in self.manifest.runner_on(platform_name()).exec]
+        runner = self.manifest.runner_on(platform_name())
+        parts = runner.exec if service is None else self.manifest.named_services[service].exec
+        argv = [part.replace("{bundle}", str(self.bundle)) for part in parts]
         if argv[0] == "python":
             if self.python is None:
                 raise ValueError(f"{self.short} has no Python environment")
@@ -85,7 +94,12 @@ class ModuleState:
     def as_dict(self) -> dict[str, Any]:
         """The record of the socket's ``modules`` verb."""
         names = ("module", "short", "version", "digest", "state", "why", "stages", "not_used")
-        return {**{name: getattr(self, name) for name in names}, "capabilities": sorted(self.capabilities)}
+        services = list(self.manifest.named_services) if self.manifest is not None else []
+        return {
+            **{name: getattr(self, name) for name in names},
+            "capabilities": sorted(self.capabilities),
+            "services": services,
+        }
 
 
 class ModuleStore:

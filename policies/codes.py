@@ -178,6 +178,8 @@ _TABLE = (
         "an attempt's launcher died; what was left of the attempt was ended",
         "nothing: its job is queued again; if it recurs, see what kills it in the system's log",
     ),
+    Code("WORKLOAD_STARTED", "info", "a workload was started; it is kept going until it is stopped"),
+    Code("WORKLOAD_STOPPED", "info", "a workload was stopped"),
     Code("MODULE_ADDED", "info", "a module's bundle was added to the node"),
     Code(
         "MODULE_NOT_READY",

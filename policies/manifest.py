@@ -13,6 +13,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from policies.workloads import is_workload, workload_name
+
 __all__ = ["CAPABILITIES", "Manifest", "ManifestError", "Runner", "Stage", "is_reserved_variable", "parse_manifest"]
 
 CAPABILITIES = frozenset(
@@ -109,6 +111,13 @@ def _checked_exec(value: list[str]) -> list[str]:
     return value
 
 
+def _known_capabilities(value: list[str]) -> list[str]:
+    unknown = sorted(set(value) - CAPABILITIES)
+    if unknown:
+        raise ValueError(f"unknown: {', '.join(unknown)}; allowed are {', '.join(sorted(CAPABILITIES))}")
+    return value
+
+
 class Variant(_Part):
     """Another way to start the runner on some platforms; the first that names ours applies."""
 
@@ -140,10 +149,7 @@ class Runner(_Part):
     @field_validator("capabilities")
     @classmethod
     def _capabilities(cls, value: list[str]) -> list[str]:
-        unknown = sorted(set(value) - CAPABILITIES)
-        if unknown:
-            raise ValueError(f"unknown: {', '.join(unknown)}; allowed are {', '.join(sorted(CAPABILITIES))}")
-        return value
+        return _known_capabilities(value)
 
     @field_validator("env")
     @classmethod
@@ -216,14 +222,38 @@ class Operation(_Part):
 
 
 class Service(_Part):
-    """A workload. Read and checked; this host does not run workloads yet, so they are listed as not used."""
+    """A workload: a process that does not end by itself. ``exec`` is its whole command; the control document is in its work directory."""
 
+    name: str = ""
     exec: list[str]
+    requires: StageRequires = StageRequires()
     lifecycle: str = ""
     stop_grace_s: float = Field(default=10.0, gt=0.0, le=600.0)
     freeze_ok: bool = False
     gpu: Gpu = Gpu()
     capabilities: list[str] = []
+
+    @field_validator("exec")
+    @classmethod
+    def _exec(cls, value: list[str]) -> list[str]:
+        return _checked_exec(value)
+
+    @field_validator("name")
+    @classmethod
+    def _name(cls, value: str) -> str:
+        if value and not _NAME.match(value):
+            raise ValueError("must match ^[a-z0-9][a-z0-9_-]*$")
+        return value
+
+    @field_validator("capabilities")
+    @classmethod
+    def _capabilities(cls, value: list[str]) -> list[str]:
+        return _known_capabilities(value)
+
+    @property
+    def ways(self) -> frozenset[str]:
+        """Its capabilities, ``freeze_ok`` among them where the key says so."""
+        return frozenset(self.capabilities) | ({"freeze_ok"} if self.freeze_ok else set())
 
 
 class Devices(_Part):
@@ -258,8 +288,11 @@ class Manifest(_Part):
             raise ValueError(f"stages: {', '.join(double)} is there twice")
         if sum(stage.default for stage in self.stages) > 1:
             raise ValueError("stages: more than one is the default")
+        services = [service.name or f"service-{n}" for n, service in enumerate(self.services, 1)]
+        if len(set(services)) < len(services):
+            raise ValueError(f"services: a name is there twice in {', '.join(services)}")
         if self.uses_gpu and self.sandbox.devices.gpu != "compute":
-            raise ValueError('sandbox.devices.gpu: must be "compute", since runner.gpu.use is not "none"')
+            raise ValueError('sandbox.devices.gpu: must be "compute", since it uses the GPU (gpu.use is not "none")')
         for variant in (*self.variants, *self.runner.variants):
             bad = sorted(name for name in variant.env if is_reserved_variable(name))
             if bad:
@@ -273,14 +306,39 @@ class Manifest(_Part):
 
     @property
     def uses_gpu(self) -> bool:
-        return self.runner.gpu.use != "none"
+        return self.runner.gpu.use != "none" or any(service.gpu.use != "none" for service in self.services)
 
     @property
     def capabilities(self) -> frozenset[str]:
         return frozenset(self.runner.capabilities)
 
+    @property
+    def named_services(self) -> dict[str, Service]:
+        """By name, in the manifest's order; one without a name is ``service-1`` and so on by its place."""
+        return {service.name or f"service-{n}": service for n, service in enumerate(self.services, 1)}
+
+    def _service(self, stage: str) -> Service | None:
+        return self.named_services.get(workload_name(stage)) if is_workload(stage) else None
+
+    def ways_of(self, stage: str) -> frozenset[str]:
+        """Capabilities of what runs under that stage name (``service:NAME``: a workload's own)."""
+        service = self._service(stage)
+        return self.capabilities if service is None else service.ways
+
+    def gpu_of(self, stage: str) -> Gpu:
+        service = self._service(stage)
+        return self.runner.gpu if service is None else service.gpu
+
+    def grace_of(self, stage: str) -> float:
+        """Seconds between TERM and KILL."""
+        service = self._service(stage)
+        return self.runner.stop_grace_s if service is None else service.stop_grace_s
+
     def stage(self, name: str | None = None) -> Stage | None:
-        """The stage of that name, the default one for None; None where there is no such stage."""
+        """The stage of that name, the default one for None; None where there is no such stage. ``service:NAME`` is a workload's."""
+        service = self._service(name or "")
+        if service is not None:
+            return Stage.model_construct(name=str(name), requires=service.requires)
         if name is None:
             return next((stage for stage in self.stages if stage.default), self.stages[0])
         return next((stage for stage in self.stages if stage.name == name), None)
@@ -296,8 +354,6 @@ class Manifest(_Part):
     def not_used(self) -> list[str]:
         """Dotted keys that were accepted and have no effect on this host, sorted."""
         found = set(_extras(self, ""))
-        if self.services:
-            found.add("services")
         if self.operations:
             found.add("operations")
         return sorted(found)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import typer
 
-from cotenant.cli import ab, explain, helper, job, llmserve, machine, mod, module, node, protection, timeline
+from cotenant.cli import ab, explain, helper, job, llmserve, machine, mod, module, node, protection, timeline, workload
 from cotenant.cli.result import Exit, OperationError, OperationResult
 
 __all__ = ["app", "main"]
@@ -32,6 +32,7 @@ module.register(app)
 helper.register(app)
 llmserve.register(app)
 mod.register(app)
+workload.register(app)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -25,7 +25,7 @@ from nodes.client import node_dir
 from nodes.clock import boottime_s, monotonic_s
 from nodes.feeds import feed_payload
 from nodes.identity import ProcessId
-from nodes.jobs import Attempt, Job, JobManager
+from nodes.jobs import Attempt, Job, JobManager, Workloads
 from nodes.journal import Journal
 from nodes.meters.cpu import CpuMeter, Unreadable
 from nodes.modules import ModuleStore
@@ -89,6 +89,7 @@ class Agent:
         self.jobs = JobManager(self.dir, self.journal.db, self.modules, self._note, monotonic_s)
         self.owner = self._owner(serves_owners=owner_socket is not None)
         self.hub = SourceHub(monotonic_s, helper_socket=None if owner_socket is None else str(owner_socket))
+        self.workloads = Workloads(self.jobs, self.modules, self._note)
         self.hub.configure(for_sources(self.section), self.owner)
         self.observer = Observer(self.journal, self.hub)
         self.observer.home = self.owner.home
@@ -189,10 +190,10 @@ class Agent:
         """Whether any fleet work ran since the last tick (one that is not seen held may run), and whether other work wants to."""
         attempts = self.jobs.attempts()
         ran = any(a.state != "held" or not a.hold_confirmed for a in attempts)
-        wanted = any(not self._device_work(a.module) for a in attempts)
+        wanted = any(not self._device_work(a.module, a.stage) for a in attempts)
         return FleetNow(
             ran=ran or bool(self.jobs.ended_since(self.ticked_s)),
-            other_wanted=wanted or any(not self._device_work(job.module) for job in self.jobs.waiting()),
+            other_wanted=wanted or any(not self._device_work(job.module, job.stage) for job in self.jobs.waiting()),
             run_active=self.runs.active is not None,
         )
 
@@ -409,11 +410,11 @@ class Agent:
             attempt.job_id,
             attempt.module,
             attempt.stage,
-            self._device_work(attempt.module),
+            self._device_work(attempt.module, attempt.stage),
             "cooperative_throttle" in attempt.capabilities,
             attempt.feed_of,
             cores=attempt.cores,
-            gpu=self._uses_gpu(attempt.module),
+            gpu=self._uses_gpu(attempt.module, attempt.stage),
             digest=work.digest,
             model=work.model,
         )
@@ -423,7 +424,7 @@ class Agent:
         throttles = (
             module is not None
             and module.manifest is not None
-            and "cooperative_throttle" in module.manifest.capabilities
+            and "cooperative_throttle" in module.manifest.ways_of(job.stage)
         )
         stage = module.manifest.stage(job.stage) if module is not None and module.manifest is not None else None
         return Unit(
@@ -431,24 +432,24 @@ class Agent:
             job.job,
             job.module,
             job.stage,
-            self._device_work(job.module),
+            self._device_work(job.module, job.stage),
             throttles,
             job.feed_of,
             cores=stage.requires.resources.cpu if stage is not None else 1.0,
-            gpu=self._uses_gpu(job.module),
+            gpu=self._uses_gpu(job.module, job.stage),
             digest=None if module is None else module.digest,
             model=model_of(job.payload),
         )
 
-    def _uses_gpu(self, module: str) -> bool:
+    def _uses_gpu(self, module: str, stage: str) -> bool:
         """Whether the module's work needs a GPU; of one that is gone or broken that cannot be told, so it counts as such."""
         found = self.modules.get(module)
-        return found is None or found.manifest is None or found.manifest.runner.gpu.use != "none"
+        return found is None or found.manifest is None or found.manifest.gpu_of(stage).use != "none"
 
-    def _device_work(self, module: str) -> bool:
+    def _device_work(self, module: str, stage: str) -> bool:
         """Work of a module that is gone or broken counts as device work: the stricter of the two."""
         found = self.modules.get(module)
-        return found is None or found.manifest is None or self.is_device(found.manifest.runner.gpu.use)
+        return found is None or found.manifest is None or self.is_device(found.manifest.gpu_of(stage).use)
 
     def tested(self, run: ActiveRun) -> list[Attempt]:
         view = run.view()

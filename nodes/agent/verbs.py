@@ -58,6 +58,9 @@ class Verbs:
             "job_events": self.job_events,
             "job_cancel": self.job_cancel,
             "explain": self.explain,
+            "workload_start": self.workload_start,
+            "workload_stop": self.workload_stop,
+            "workload_list": self.workload_list,
             "timeline": self.timeline,
             "admit_flow": self.admit_flow,
             "run_plan": self.run_plan,
@@ -101,6 +104,7 @@ class Verbs:
             "rules": agent.observer.describe(),
             "sources": agent.sources(),
             "jobs": [job for job in self.job_list(limit=200) if job["state"] != "ended"],
+            "workloads": self.workload_list(),
             "run": self.run_status(),
             "duty": agent.governing.view(),
             "memory": agent.observer.describe_memory(),
@@ -219,6 +223,20 @@ class Verbs:
 
     def explain(self, job: int | None = None) -> dict[str, Any]:
         return explain(self.agent, job)
+
+    def workload_start(self, module: str, service: str | None = None) -> dict[str, Any]:
+        job = self.agent.workloads.start(module, service)
+        self.agent.evaluate("event")
+        return self._workload(self.agent.jobs.job(job.job))
+
+    def workload_stop(self, module: str, service: str | None = None) -> dict[str, Any]:
+        return self._workload(self.agent.workloads.stop(module, service))
+
+    def workload_list(self) -> list[dict[str, Any]]:
+        return [self._workload(job) for job in self.agent.jobs.registry.workloads()]
+
+    def _workload(self, job: Job) -> dict[str, Any]:
+        return self.agent.workloads.record(job) | {"share": self._job(job)["share"]}
 
     # -- harness runs -----------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from nodes.jobs.registry import Job, Registry
 from nodes.jobs.starting import ModuleLike
 from policies.refusal import Refused
+from policies.workloads import is_workload
 
 __all__ = ["JobQueue", "Journal", "Modules"]
 
@@ -41,6 +42,7 @@ class JobQueue:
         timeout_s: float | None = None,
         feed_of: str | None = None,
         key: str | None = None,
+        workload: bool = False,
     ) -> Job:
         """Queue a job; ``stage`` None is the module's default stage.
 
@@ -58,7 +60,7 @@ class JobQueue:
             raise Refused("JOB_NO_MODULE", f"module {module!r}", why, "cotenant module list")
         manifest = found.manifest
         wanted = manifest.stage(stage)
-        if wanted is None:
+        if wanted is None or is_workload(wanted.name) != workload:
             names = ", ".join(item.name for item in manifest.stages)
             raise Refused(
                 "JOB_NO_STAGE", f"stage {stage!r}", f"{manifest.short} has the stages {names}", "name one of them"

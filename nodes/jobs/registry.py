@@ -152,9 +152,15 @@ class Registry:
         return _job(rows[0]) if rows else None
 
     def jobs(self, state: str | None = None, limit: int = 1000) -> list[Job]:
-        """Newest first."""
-        where, values = ("WHERE state = ?", (state, limit)) if state else ("", (limit,))
-        return [_job(row) for row in self._rows(f"SELECT * FROM jobs {where} ORDER BY job DESC LIMIT ?", values)]
+        """Newest first, without workloads."""
+        where, values = ("AND state = ?", (state, limit)) if state else ("", (limit,))
+        query = f"SELECT * FROM jobs WHERE stage NOT LIKE 'service:%' {where} ORDER BY job DESC LIMIT ?"
+        return [_job(row) for row in self._rows(query, values)]
+
+    def workloads(self) -> list[Job]:
+        """Those that are started, oldest first."""
+        query = "SELECT * FROM jobs WHERE state <> 'ended' AND stage LIKE 'service:%' ORDER BY job"
+        return [_job(row) for row in self._rows(query)]
 
     def waiting(self) -> list[Job]:
         """Oldest first."""

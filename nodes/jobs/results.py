@@ -16,6 +16,7 @@ from nodes.jobs.attempt import Attempt
 from nodes.jobs.registry import Job
 from nodes.jobs.workdir import AttemptDir, newest_lines
 from policies.jobs import ExitFacts, Stop, Verdict, backoff_s, judge_exit
+from policies.workloads import is_workload, judge_workload_exit
 
 __all__ = ["Ending", "conclude", "events_from", "give_earlier_events", "newest_events", "put_events_away"]
 
@@ -56,11 +57,15 @@ def conclude(attempt: Attempt, job: Job, told: Mapping[str, Any] | None, now: fl
         stop=_who_stopped(attempt, told),
         result_why=left.why,
     )
-    verdict = judge_exit(
-        facts, counted_before=job.counted, max_attempts=job.max_attempts, soft_retries=job.soft_retries
-    )
+    if is_workload(job.stage):
+        verdict, soft_retries = judge_workload_exit(facts, ran_s=attempt.unheld_s(now), restarts=job.soft_retries)
+    else:
+        verdict = judge_exit(
+            facts, counted_before=job.counted, max_attempts=job.max_attempts, soft_retries=job.soft_retries
+        )
+        again = verdict.next == "requeue" and verdict.wait and not verdict.counts
+        soft_retries = job.soft_retries + 1 if again else 0
     requeued = verdict.next == "requeue"
-    soft_retries = job.soft_retries + 1 if requeued and verdict.wait and not verdict.counts else 0
     if "resumable" in attempt.capabilities and job.feed_of is None:
         _keep_events(node_dir / "jobs", job.job, attempt.folder)
     result = left.result if verdict.outcome == "done" and job.feed_of is None else None

@@ -21,6 +21,7 @@ from nodes.jobs.registry import Job
 from nodes.jobs.results import give_earlier_events
 from nodes.jobs.workdir import AttemptDir, runner_environment, spec_document, write_document
 from policies.manifest import Manifest, Stage
+from policies.workloads import is_workload, workload_name
 
 __all__ = ["ModuleLike", "Watch", "new_attempt", "prepare", "row_of", "spawn"]
 
@@ -41,6 +42,7 @@ class ModuleLike(Protocol):
     @property
     def variables(self) -> Mapping[str, str]: ...
     def command(self) -> list[str]: ...
+    def service_command(self, name: str) -> list[str]: ...
 
 
 class Watch(Protocol):
@@ -78,10 +80,10 @@ def new_attempt(
         module=job.module,
         short=job.short,
         stage=job.stage,
-        capabilities=manifest.capabilities,
+        capabilities=manifest.ways_of(job.stage),
         cores=stage.requires.resources.cpu,
         mem_gb=stage.requires.resources.mem_gb,
-        stop_grace_s=manifest.runner.stop_grace_s,
+        stop_grace_s=manifest.grace_of(job.stage),
         timeout_s=job.timeout_s,
         feed_of=job.feed_of,
         folder=AttemptDir(jobs_dir / attempt_id),
@@ -148,9 +150,13 @@ def prepare(
     if "resumable" in attempt.capabilities:
         give_earlier_events(folder.root.parent, job.job, folder)
     work = str(folder.work)
-    argv = [*module.command(), "run", "--spec", f"{work}/spec.json", "--workdir", work, "--out", f"{work}/result.json"]
-    if "progress_events" in attempt.capabilities:
-        argv += ["--events", f"{work}/events.ndjson"]
+    if is_workload(job.stage):
+        argv = module.service_command(workload_name(job.stage))
+    else:
+        argv = [*module.command(), "run", "--spec", f"{work}/spec.json", "--workdir", work]
+        argv += ["--out", f"{work}/result.json"]
+        if "progress_events" in attempt.capabilities:
+            argv += ["--events", f"{work}/events.ndjson"]
     env = runner_environment(
         short=job.short,
         module_data=module.data,

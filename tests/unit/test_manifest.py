@@ -101,7 +101,6 @@ def test_what_another_host_needs_is_accepted_and_listed() -> None:
         "operations",
         "placement",
         "sandbox.seccomp",
-        "services",
         "stages.colour",
         "ui",
     ]
