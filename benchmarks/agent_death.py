@@ -68,7 +68,13 @@ class FourRunners:
 
     def submit(self) -> None:
         for kind, capabilities in KINDS.items():
-            bundle = foreign(self.home / kind, capabilities, id=f'"org.example.kind-{kind}"', stop_grace_s="2")
+            bundle = foreign(
+                self.home / kind,
+                capabilities,
+                id=f'"org.example.kind-{kind}"',
+                stop_grace_s="2",
+                requires="{ resources = { cpu = 0.1, mem_gb = 0.02 } }",  # four are to run, whatever the machine has
+            )
             self.client.call("module_add", path=str(bundle))
             children = 1 if "freeze_ok" in capabilities else 0
             payload = {"do": "work", "children": children, "detached": children}

@@ -190,7 +190,7 @@ class JobManager(JobQueue):
         stage = manifest.stage(job.stage)
         if stage is None:
             raise Refused("JOB_NO_STAGE", f"stage {job.stage}", "the module no longer has it", "cancel the job")
-        way = hold_way(manifest.capabilities)
+        way = hold_way(manifest.ways_of(job.stage))
         if held and way == "stop":
             raise Refused(
                 "JOB_CANNOT_HOLD",
