@@ -17,6 +17,7 @@ GROUPS = (
     ("S16_", "Protection"),
     ("MEMORY_", "Memory"),
     ("JOB_", "Jobs"),
+    ("WORKLOAD_", "Workloads"),
     ("MODULE_", "Modules"),
     ("RUN_", "Runs"),
     ("CERT_", "Certificates"),
