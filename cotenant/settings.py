@@ -1,7 +1,8 @@
 """What an operator may set: where things are, and every limit of the command line and of `cotenant up`.
 
 Each field is read from the environment as ``COTENANT_`` and its name in capitals (``COTENANT_HOME``,
-``COTENANT_STORE_URL``, ``COTENANT_NODE``, …). Units stand in the names.
+``COTENANT_STORE_URL``, ``COTENANT_NODE``, …), else from the home's ``fleet.json``, which `cotenant node join` writes. Units
+stand in the names.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from policies.refusal import Refused
 
-__all__ = ["ENV_PREFIX", "SYSTEM_HOME", "Settings", "default_home"]
+__all__ = ["ENV_PREFIX", "FLEET_FILE", "JOINED", "SYSTEM_HOME", "Settings", "default_home", "joined"]
 
 ENV_PREFIX = "COTENANT_"
 SYSTEM_HOME = Path("/var/lib/cotenant")
+FLEET_FILE = "fleet.json"
+JOINED = ("node", "prefect_api_url", "prefect_auth_string", "store_url")
 
 
 def default_home(*, system_service: bool = False) -> Path:
@@ -28,6 +31,28 @@ def default_home(*, system_service: bool = False) -> Path:
     import platformdirs
 
     return Path(platformdirs.user_data_dir("cotenant", appauthor=False))
+
+
+def joined(values: Mapping[str, object]) -> dict[str, object]:
+    """What `cotenant node join` wrote into the home that these values name.
+
+    Raises:
+        Refused: the file is there and cannot be read: a node that forgot its fleet would wait for runs for ever.
+    """
+    system = str(values.get("system_service", "")).lower() in ("1", "true", "yes", "on")
+    home = Path(str(values.get("home") or default_home(system_service=system))).expanduser()
+    try:
+        raw = json.loads((home / FLEET_FILE).read_text())
+        return {name: raw[name] for name in JOINED if raw.get(name) is not None}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, AttributeError) as error:
+        raise Refused(
+            "SETTINGS_BAD",
+            str(home / FLEET_FILE),
+            str(error),
+            "join the fleet again: cotenant node join NAME --server URL",
+        ) from error
 
 
 class Settings(BaseModel):
@@ -54,6 +79,21 @@ class Settings(BaseModel):
     prefect_api_url: str | None = Field(
         default=None,
         description="the Prefect server's API, where it is not the embedded one that `cotenant up` starts on loopback",
+    )
+    prefect_auth_string: str | None = Field(
+        default=None,
+        repr=False,
+        pattern=r"^[^:\s]+:\S+$",
+        description="USER:PASSWORD that the Prefect server asks for; `cotenant up` starts the embedded one with it",
+    )
+    server_host: str = Field(
+        default="127.0.0.1",
+        description="address that the embedded server listens on; other than loopback it needs an auth string",
+    )
+    server_database_url: str | None = Field(
+        default=None,
+        repr=False,
+        description="SQLAlchemy URL of the embedded server's database, postgresql+asyncpg://… for a fleet; by default SQLite",
     )
     server_port: int = Field(
         default=4200,
@@ -154,6 +194,7 @@ class Settings(BaseModel):
             name: environ[key] for name in cls.model_fields if (key := ENV_PREFIX + name.upper()) in environ
         }
         values.update({name: value for name, value in overrides.items() if value is not None})
+        values = joined(values) | values
         try:
             found = cls.model_validate(values)
         except ValidationError as error:

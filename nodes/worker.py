@@ -14,6 +14,7 @@ The flows of this pool have no ``on_cancellation`` and ``on_crashed`` hooks: thi
 from __future__ import annotations
 
 import contextlib
+import difflib
 import os
 import signal
 from datetime import UTC, datetime, timedelta
@@ -40,11 +41,13 @@ from nodes.client import AgentClient, AgentUnreachable, node_dir, socket_path
 from nodes.flow_processes import FlowProcesses, lower_priority
 from nodes.identity import liveness
 from nodes.mirror import Mirror
+from nodes.zone import local_zone
+from policies.harness.hours import parse_hours
 from policies.refusal import Refused
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import Flow, FlowRun
-    from prefect.client.schemas.responses import WorkerFlowRunResponse
+    from prefect.client.schemas.responses import DeploymentResponse, WorkerFlowRunResponse
 
 __all__ = ["AWAITING", "SHARED_QUEUE", "NodeJobConfiguration", "NodeVariables", "NodeWorker"]
 
@@ -59,6 +62,8 @@ PENDING_LIMIT = timedelta(minutes=5)
 # Longer than Prefect's own way of cancelling takes: SIGTERM, 30 s, SIGKILL.
 CANCEL_GRACE = timedelta(seconds=45)
 ADMIT_TIMEOUT_S = 5.0
+# Under this key the flows suspend for their review (``tasks.review``).
+REVIEW_KEY = "review"
 
 
 class NodeJobConfiguration(ProcessJobConfiguration):
@@ -152,6 +157,8 @@ class NodeWorker(ProcessWorker):
                 f"it asks for node {wanted!r} but is in the queue of {self.node!r}: cancel it, choose that queue",
                 MAX_DEFER_S,
             )
+        if (outside := outside_hours(flow_run.parameters, _was_reviewed(flow_run), datetime.now(UTC))) is not None:
+            return outside
         try:
             name = await self._flow_name(flow_run)
             ask = {"flow": name, "parameters": flow_run.parameters}
@@ -207,6 +214,9 @@ class NodeWorker(ProcessWorker):
     async def _entrypoint(self, flow_run: FlowRun) -> str | None:
         """The flow's file in this node's checkout; a run whose file is missing fails here, saying which."""
         deployment = await self.client.read_deployment(flow_run.deployment_id) if flow_run.deployment_id else None
+        if deployment is not None and (why := unknown_parameters(deployment, flow_run.parameters)) is not None:
+            await self.client.set_flow_run_state(flow_run.id, Failed(name="Refused", message=why), force=True)
+            return None
         entrypoint = deployment.entrypoint if deployment is not None else None
         file = (entrypoint or "").rsplit(":", 1)[0]
         if entrypoint and (self.checkout / file).is_file():
@@ -340,9 +350,10 @@ class NodeWorker(ProcessWorker):
                 record = await anyio.to_thread.run_sync(
                     lambda name: self.agent.call("run_show", _timeout_s=ADMIT_TIMEOUT_S, run=name), run
                 )
-                if not record.get("flow_run_id"):
+                newest = (record.get("driven_by") or [record.get("flow_run_id")])[-1]
+                if not newest:
                     continue
-                flow_run = await self.client.read_flow_run(UUID(record["flow_run_id"]))
+                flow_run = await self.client.read_flow_run(UUID(newest))
                 if flow_run.state is not None and flow_run.state.is_cancelled():
                     await anyio.to_thread.run_sync(lambda name: self.agent.call("run_abort", run=name), run)
         except (AgentUnreachable, Refused, ObjectNotFound) as error:
@@ -383,6 +394,45 @@ class NodeWorker(ProcessWorker):
         resumable = bool((deployment.job_variables or {}).get("resumable")) if deployment is not None else False
         if not (resumable and await self.put_back(self.client, flow_run.id, why)):
             await self.client.set_flow_run_state(flow_run.id, Crashed(message=f"{self.node}: {why}"), force=True)
+
+
+def unknown_parameters(deployment: DeploymentResponse, given: dict[str, Any]) -> str | None:
+    """Names that the flow does not have, in words. Prefect takes them, and the run's process would end without a word."""
+    known = (deployment.parameter_openapi_schema or {}).get("properties") or {}
+    unknown = [name for name in given if name not in known]
+    if not unknown or not known:
+        return None
+    near = difflib.get_close_matches(unknown[0], known, 1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return (
+        f"parameter {', '.join(map(repr, unknown))}: {deployment.name} has no such parameter{hint} "
+        f"Known: {', '.join(sorted(known))}"
+    )
+
+
+def outside_hours(parameters: dict[str, Any], reviewed: bool, now: datetime) -> tuple[str, float] | None:
+    """Why a run with hours of the day (``window``) does not start ``now``, and in how many seconds it does; or None.
+
+    One that still has to be reviewed starts at any hour: it asks, and measures nothing.
+    """
+    window = parameters.get("window")
+    if not isinstance(window, str) or not window.strip() or not reviewed:
+        return None
+    try:
+        hours = parse_hours(window)
+    except Refused:
+        return None  # the flow itself says what is wrong with it
+    zone = local_zone()
+    span = hours.next_span(now, zone)
+    wait_s = (span.start - now).total_seconds()
+    if wait_s <= 0.0:
+        return None
+    return f"outside its hours {hours}; it starts at {span.start.astimezone(zone):%a %H:%M}", wait_s
+
+
+def _was_reviewed(flow_run: FlowRun) -> bool:
+    policy = flow_run.empirical_policy
+    return bool(flow_run.parameters.get("reviewed")) or REVIEW_KEY in (policy.pause_keys or set())
 
 
 class _PutBackProposer(StateProposer):

@@ -187,6 +187,8 @@ _TABLE = (
         "a module's doctor failed or its manifest is broken; its jobs wait",
         "cotenant module doctor MODULE",
     ),
+    Code("SWEEP_STARTED", "info", "a duty sweep took the node for all its levels"),
+    Code("SWEEP_RELEASED", "info", "a duty sweep gave the node back"),
     Code("RUN_STARTED", "info", "a harness run took the node's run lock"),
     Code("RUN_RESUMED", "notice", "a harness run goes on after a crash", "nothing"),
     Code("RUN_REFERENCE", "info", "the reference rate was measured with the work held"),

@@ -58,6 +58,7 @@ class Link:
     holder: ProcessId
     flow_run_id: str | None = None
     reviewed_by: str = ""
+    sweep: dict[str, Any] | None = None
     patience: Patience = field(default_factory=Patience)
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
@@ -87,16 +88,18 @@ class Link:
             Refused: RUN_LOCKED, RUN_CHANGED, RUN_ENDED and what a plan is refused for.
             AgentLost: nobody answered for ``patience.total_s``.
         """
-        return dict(
-            self._patiently(
-                "run_begin",
-                run=self.run,
-                spec=self.spec.model_dump(),
-                holder=self.holder.as_dict(),
-                flow_run_id=self.flow_run_id,
-                reviewed_by=self.reviewed_by,
-            )
-        )
+        asked: dict[str, Any] = {
+            "run": self.run,
+            "spec": self.spec.model_dump(),
+            "holder": self.holder.as_dict(),
+            "flow_run_id": self.flow_run_id,
+            "reviewed_by": self.reviewed_by,
+        }
+        if self.sweep is not None:
+            asked["sweep"] = self.sweep
+            # An agent that restarted has forgotten for whom it kept the node.
+            self._patiently("sweep_begin", sweep=self.sweep["sweep"], holder=self.holder.as_dict())
+        return dict(self._patiently("run_begin", **asked))
 
     def show(self) -> dict[str, Any]:
         return dict(self._patiently("run_show", run=self.run))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cotenant.cli import ab_decide, ab_show, ab_start
+from cotenant.cli import ab_decide, ab_show, ab_start, ab_sweep
 from cotenant.cli.command import command, group
 from cotenant.cli.options import NodeOption, OptionalNodeArg, RunArg, YesFlag, agent_of, settings
 from cotenant.cli.result import OperationResult
@@ -28,6 +28,7 @@ def register(protection: typer.Typer) -> None:
     ab_start.register(ab)
     ab_show.register(ab)
     ab_decide.register(ab)
+    ab_sweep.register(ab)
 
     @command(ab, "status", example="cotenant protection ab status local\ncotenant protection ab status local --watch")
     def status(
@@ -49,9 +50,10 @@ def register(protection: typer.Typer) -> None:
     def list_runs(
         node: NodeOption = None,
         limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The newest so many runs.")] = 50,
+        fleet: Annotated[bool, typer.Option("--fleet", help="All nodes' runs, from the fleet's store.")] = False,
     ) -> OperationResult:
         """Runs, newest first: the node's own journal where its agent runs, the store else."""
-        return _list_runs(node, limit)
+        return _list_fleet(node, limit) if fleet else _list_runs(node, limit)
 
     @command(ab, "abort", example="cotenant protection ab abort ab-3f2c")
     def abort(run: RunArg) -> OperationResult:
@@ -129,6 +131,19 @@ def _cancel_queued(run: str, unknown: Exception) -> OperationResult:
         found.as_dict() | {"state": "cancelled"},
         view=lambda data: [f"run {data['run']} is cancelled; {begun} (flow run {data['flow_run_id']})"],
     )
+
+
+def _list_fleet(node: str | None, limit: int) -> OperationResult:
+    from cotenant import store
+    from cotenant.cli.runs import store_engine
+
+    engine = store_engine(settings())
+    if engine is None:
+        return OperationResult([], messages=["this home has no store yet: cotenant up"], view=_list)
+    try:
+        return OperationResult(store.list_runs(engine, node=node, limit=limit), view=_list)
+    finally:
+        engine.dispose()
 
 
 def _list_runs(node: str | None, limit: int) -> OperationResult:

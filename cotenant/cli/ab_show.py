@@ -26,10 +26,16 @@ def register(ab: typer.Typer) -> None:
         html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write the page.")] = None,
         csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Also write the raw windows.")] = None,
     ) -> OperationResult:
-        """The report of a run. Exit code 0 for "no slowdown shown" (or a run that goes on), 1 for every other ending."""
+        """The report of a run or sweep. Exit code 0 for "no slowdown shown" (or a run that goes on), 1 for every other ending.
+
+        A sweep's is 0 where at least one duty is certified.
+        """
+        from cotenant.cli.ab_sweep import SWEEP_PREFIX, show_sweep
         from cotenant.cli.report_view import report_result
         from cotenant.cli.runs import find_run
 
+        if run.startswith(SWEEP_PREFIX):
+            return show_sweep(settings(), run)
         found = find_run(settings(), run)
         return report_result(found.record, html=html, csv=csv, told_by=found.told_by)
 

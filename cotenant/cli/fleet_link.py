@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import sys
 import urllib.error
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
     from cotenant.settings import Settings
     from policies.harness.spec import RunSpec
 
-__all__ = ["AB_DEPLOYMENT", "Fleet", "answer_review", "connect", "server_answers"]
+__all__ = ["AB_DEPLOYMENT", "Fleet", "answer_review", "connect", "server_answers", "why_silent"]
 
 AB_DEPLOYMENT = "ab-run/ab-run"
+MEASURING = ("ab-run", "duty-sweep")
 HEALTH_S = 3.0
 OPEN_S = 10.0
 # CANCELLING is on its way out, and a worker that is away would leave it so: it keeps nobody from starting.
@@ -34,12 +36,25 @@ FINAL = ("COMPLETED", "FAILED", "CANCELLED", "CRASHED")
 def server_answers(url: str) -> str | None:
     """None when the Prefect server behind this API address is well, else why not. Needs no Prefect import."""
     try:
-        with _opener().open(f"{url}/health", timeout=HEALTH_S) as answer:
+        with _opener().open(_asked(f"{url}/health"), timeout=HEALTH_S) as answer:
             return None if answer.status == 200 else f"it answers with status {answer.status}"
     except urllib.error.HTTPError as error:
+        if error.code == 401:
+            return "it asks for a user and password: set COTENANT_PREFECT_AUTH_STRING, or join the fleet with --auth"
         return f"it answers with status {error.code}; is it a Prefect server?"
     except OSError as error:
         return str(getattr(error, "reason", None) or error)
+
+
+def _asked(url: str, body: bytes | None = None) -> urllib.request.Request:
+    """A request with the fleet's user and password, where there are any and the address is the fleet's."""
+    from cotenant.settings import Settings
+
+    headers = {"Content-Type": "application/json"} if body is not None else {}
+    settings = Settings.from_env()
+    if settings.prefect_auth_string is not None and settings.api_url is not None and url.startswith(settings.api_url):
+        headers["Authorization"] = "Basic " + base64.b64encode(settings.prefect_auth_string.encode()).decode()
+    return urllib.request.Request(url, body, headers)
 
 
 def _opener() -> urllib.request.OpenerDirector:
@@ -47,14 +62,27 @@ def _opener() -> urllib.request.OpenerDirector:
     return urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
+def why_silent(settings: Settings) -> str | None:
+    """Why the settings' Prefect server is not to be had, or None. Another's server on our port is not ours."""
+    from cotenant.fleet.server import PrefectServer
+
+    url = settings.api_url
+    if url is None:
+        return "it has never been started in this home"
+    why = server_answers(url)
+    if why is None and settings.prefect_api_url is None and not PrefectServer(settings.home).is_ours():
+        return "our server does not run, and another process answers on its port"
+    return why
+
+
 def connect(settings: Settings) -> Fleet:
     """The fleet behind the settings' API address.
 
     Raises:
-        Unreachable: its server does not answer; names the command that starts it.
+        Unreachable: its server does not answer, or it is another's; names the command that starts it.
     """
     url = settings.api_url
-    why = "it has never been started in this home" if url is None else server_answers(url)
+    why = why_silent(settings)
     if url is None or why is not None:
         raise Unreachable(
             "SERVER_UNREACHABLE",
@@ -90,13 +118,13 @@ class Fleet:
         return fleet.ui_link(self.url, flow_run)
 
     def open_runs(self) -> list[Queued]:
-        """Flow runs of ``ab-run`` that are due and not final, oldest first. A schedule's later ones are not due.
+        """Flow runs that measure, or will, that are due and not final, oldest first. A schedule's later ones are not due.
 
         Raises:
             Unreachable: the server does not answer, or not in a form that can be read.
         """
         wanted = {
-            "flows": {"name": {"any_": [AB_DEPLOYMENT.partition("/")[0]]}},
+            "flows": {"name": {"any_": list(MEASURING)}},
             "flow_runs": {
                 "state": {"type": {"any_": list(OPEN)}},
                 "expected_start_time": {"before_": datetime.now(UTC).isoformat()},
@@ -104,9 +132,7 @@ class Fleet:
             "sort": "EXPECTED_START_TIME_ASC",
             "limit": MOST_OPEN,
         }
-        request = urllib.request.Request(
-            f"{self.url}/flow_runs/filter", json.dumps(wanted).encode(), {"Content-Type": "application/json"}
-        )
+        request = _asked(f"{self.url}/flow_runs/filter", json.dumps(wanted).encode())
         try:
             with _opener().open(request, timeout=OPEN_S) as answer:
                 return [
@@ -138,7 +164,7 @@ class Fleet:
         Asked while a run is watched, so it costs one small request and no Prefect client.
         """
         try:
-            with _opener().open(f"{self.url}/flow_runs/{flow_run}", timeout=HEALTH_S) as answer:
+            with _opener().open(_asked(f"{self.url}/flow_runs/{flow_run}"), timeout=HEALTH_S) as answer:
                 state = json.load(answer).get("state") or {}
         except urllib.error.HTTPError as error:
             return "the server no longer knows it" if error.code == 404 else None
@@ -186,7 +212,7 @@ def _flow_run_of(settings: Settings, name: str) -> str:
     """The flow run behind a run's name; a flow run's own id stays as it is."""
     from policies.refusal import Refused
 
-    if not name.startswith("run-"):
+    if not name.startswith(("run-", "sweep-")):
         return name
     found = next((entry for entry in queued_runs(settings) if entry.run == name), None)
     if found is None:
@@ -195,20 +221,8 @@ def _flow_run_of(settings: Settings, name: str) -> str:
 
 
 def _show_asked(settings: Settings, url: str, flow_run: str) -> None:
-    """The plan as it stands now, from the node's agent; where that cannot be asked from here, where to read it."""
-    from uuid import UUID
-
+    """The plan that the suspended run asks about, as the Prefect UI shows it; else where to read it."""
     from cotenant import fleet
-    from cotenant.cli.agents import Agent
-    from cotenant.cli.plan_view import plan_lines
-    from cotenant.fleet.deployments import client_of
-    from policies.harness.spec import RunSpec
 
-    with client_of(url) as client:
-        parameters = client.read_flow_run(UUID(flow_run)).parameters
-    spec = {name: value for name, value in parameters.items() if name in RunSpec.model_fields and value is not None}
-    try:
-        for line in plan_lines(Agent(settings, str(spec.get("node"))).ask("run_plan", spec=spec, _timeout_s=120.0)):
-            print(line, file=sys.stderr)
-    except Unreachable as error:
-        print(f"its plan cannot be shown here ({error}); read it at {fleet.ui_link(url, flow_run)}", file=sys.stderr)
+    text = fleet.review_text(url, flow_run)
+    print(text or f"its plan cannot be shown here; read it at {fleet.ui_link(url, flow_run)}", file=sys.stderr)

@@ -170,13 +170,13 @@ def _stop(log: UpLog, stop_s: float) -> Iterator[tuple[str, str]]:
 def _status(in_force: Settings) -> OperationResult:
     from cotenant.cli.agents import Agent, local_nodes, start_command
     from cotenant.cli.failures import Unreachable
-    from cotenant.cli.fleet_link import server_answers
+    from cotenant.cli.fleet_link import why_silent
     from cotenant.cli.uplog import noted, read_all
     from nodes.client import node_dir
     from nodes.identity import liveness
 
     url = in_force.api_url
-    why = "it has never been started in this home" if url is None else server_answers(url)
+    why = why_silent(in_force)
     errors: list[OperationError] = []
     up_command = start_command(in_force.home, "up")
     if why is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,9 +28,46 @@ def register(app: typer.Typer) -> None:
 
         return stay_up(settings(), node, kind="node")
 
-    @command(nodes, "list", example="cotenant node list --json")
-    def list_nodes() -> OperationResult:
+    @command(
+        nodes,
+        "join",
+        example="cotenant node join mac-01 --server http://10.0.0.2:4200\n"
+        "cotenant node join mac-01 --server https://fleet.example --auth-string ops:secret --store postgresql://c@db/c",
+    )
+    def join_fleet(
+        node: NodeArg,
+        server: Annotated[str, typer.Option("--server", metavar="URL", help="The fleet's Prefect server.")],
+        auth_string: Annotated[
+            str | None,
+            typer.Option(
+                "--auth-string",
+                envvar="COTENANT_PREFECT_AUTH_STRING",
+                show_envvar=True,
+                help="USER:PASSWORD of the server, where it asks for one.",
+            ),
+        ] = None,
+        store: Annotated[
+            str | None,
+            typer.Option(
+                "--store", envvar="COTENANT_STORE_URL", show_envvar=True, help="The fleet's store; its own else."
+            ),
+        ] = None,
+    ) -> OperationResult:
+        """Make this machine's node part of a fleet. Kept in the home's fleet.json; `cotenant node run NODE` starts it."""
+        from cotenant.cli.join import join
+
+        return join(settings(), node, server, auth_string, store)
+
+    @command(nodes, "list", example="cotenant node list --json\ncotenant node list --fleet")
+    def list_nodes(
+        fleet: Annotated[bool, typer.Option("--fleet", help="All nodes that the server and the store know.")] = False,
+    ) -> OperationResult:
         """Nodes that have a folder on this machine, and whether their agents answer."""
+        if fleet:
+            from cotenant.cli.fleet_view import fleet_nodes
+
+            known, said = fleet_nodes(settings())
+            return OperationResult(known, messages=said, view=_fleet_list)
         from cotenant.cli.agents import Agent, local_nodes
         from cotenant.cli.failures import Unreachable
 
@@ -54,6 +91,31 @@ def register(app: typer.Typer) -> None:
         last = max(0, int(status["journal"]["last_seq"]) - 10)
         entries = agent.ask("timeline", after_seq=last, limit=10)["entries"]
         return OperationResult(status | {"last_entries": entries}, view=_show)
+
+
+def _fleet_list(rows: list[dict[str, Any]]) -> Iterator[RenderableType]:
+    from cotenant.cli.render import table
+
+    if not rows:
+        yield "no nodes yet; on its machine: cotenant node join NAME --server URL"
+        return
+    yield table(
+        ("node", "worker", "last seen", "journal copied", "entries"),
+        (
+            (
+                row["node"],
+                row["worker"],
+                _short_date(row["last_seen"]),
+                _short_date(row["mirrored_at"]),
+                row["last_seq"],
+            )
+            for row in rows
+        ),
+    )
+
+
+def _short_date(iso: str | None) -> str | None:
+    return None if iso is None else iso[:19].replace("T", " ")
 
 
 def _list(rows: list[dict[str, Any]]) -> Iterator[RenderableType]:

@@ -151,8 +151,9 @@ class ServerPiece(BackgroundPiece):
         url = self._our_url()
         fleet.ensure_pool(url)
         url = self._our_url()
-        if fleet.deploy(url, ROOT, self._settings.home):
+        if fleet.deploy(url, ROOT):
             self._say("server: flows deployed")
+        fleet.keep_house(url, self._settings.home)
 
     def _our_url(self) -> str:
         """The address, just before something is written there: another's server must stay as it is."""

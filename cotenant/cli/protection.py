@@ -11,7 +11,7 @@ import typer
 
 from cotenant.cli import duty
 from cotenant.cli.command import command, group
-from cotenant.cli.options import NodeArg, OptionalNodeArg, YesFlag, agent_of
+from cotenant.cli.options import NodeArg, OptionalNodeArg, YesFlag, agent_of, settings
 from cotenant.cli.result import Exit, OperationError, OperationResult
 from cotenant.cli.review import ask
 
@@ -89,9 +89,27 @@ def sources(node: OptionalNodeArg = None) -> OperationResult:
     return OperationResult(agent_of(node).ask("sources"), view=_sources)
 
 
-@command(app, "certificates", example="cotenant protection certificates local")
-def certificates(node: OptionalNodeArg = None) -> OperationResult:
-    """Each certificate: valid, expired or stale, why, and the command that renews it."""
+@command(
+    app,
+    "certificates",
+    example="cotenant protection certificates local\ncotenant protection certificates check",
+)
+def certificates(
+    node: OptionalNodeArg = None,
+    fleet: Annotated[bool, typer.Option("--fleet", help="All nodes', as they were issued, from the store.")] = False,
+) -> OperationResult:
+    """Each certificate: valid, expired or stale, why, and the command that renews it.
+
+    "check" in a node's place lists what needs attention on all nodes of this machine; exit code 1 where anything does.
+    """
+    if node == "check":
+        from cotenant.cli.certificates import check
+
+        return check(settings())
+    if fleet:
+        from cotenant.cli.certificates import of_the_fleet
+
+        return of_the_fleet(settings(), node)
     return OperationResult(agent_of(node).ask("certificates"), view=_certificates)
 
 

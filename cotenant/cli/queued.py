@@ -15,12 +15,17 @@ if TYPE_CHECKING:
     from cotenant.cli.agents import Agent
     from cotenant.settings import Settings
 
-__all__ = ["Queued", "not_begun", "queued_runs", "refuse_second", "run_of"]
+__all__ = ["Queued", "not_begun", "queued_runs", "refuse_second", "run_of", "sweep_of"]
 
 
 def run_of(flow_run_id: str) -> str:
     """The name that this flow run's run has with the agent: ``flows.ab_run.run_id``, without the import of Prefect."""
     return "run-" + hashlib.sha256(flow_run_id.encode()).hexdigest()[:10]
+
+
+def sweep_of(flow_run_id: str) -> str:
+    """The name of the sweep that this flow run begins, where it does not go on with an earlier one."""
+    return run_of(flow_run_id).replace("run-", "sweep-", 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +39,13 @@ class Queued:
     parameters: Mapping[str, Any]
 
     @property
+    def is_sweep(self) -> bool:
+        return "levels" in self.parameters
+
+    @property
     def run(self) -> str:
-        return run_of(self.flow_run_id)
+        """The run's name with the agent; of a sweep its own."""
+        return sweep_of(self.flow_run_id) if self.is_sweep else run_of(self.flow_run_id)
 
     @property
     def node(self) -> str:
@@ -51,11 +61,14 @@ class Queued:
     def words(self) -> str:
         """What it waits for."""
         flow = f"flow run {self.flow_run_id}"
+        name = self.run if self.is_sweep else f"run {self.run}"
         if self.state == "waits for review":
-            return f"run {self.run} waits for review: cotenant protection ab approve {self.run}  ({flow})"
+            return f"{name} waits for review: cotenant protection ab approve {self.run}  ({flow})"
         if self.state == "starting":
-            return f"run {self.run} is starting: the node's worker has taken it ({flow})"
-        return f"run {self.run} is queued: waits for the node's worker ({flow})"
+            if self.is_sweep:
+                return f"{name} has begun ({flow})"
+            return f"{name} is starting: the node's worker has taken it ({flow})"
+        return f"{name} is queued: waits for the node's worker ({flow})"
 
     def as_dict(self) -> dict[str, Any]:
         """Named as the agent's ``run_list`` names them, where it has the same."""
@@ -92,6 +105,8 @@ def not_begun(agent: Agent, entries: Iterable[Queued]) -> list[Queued]:
 
     found = []
     for entry in entries:
+        if entry.is_sweep and entry.state == "starting":
+            continue  # its levels are runs of their own
         try:
             agent.ask("run_show", run=entry.run)
         except Refused as refused:

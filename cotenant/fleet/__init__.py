@@ -15,11 +15,15 @@ _WHERE = {
     "approve": "runs",
     "cancel_flow": "runs",
     "deploy": "deployments",
+    "ensure_daily_check": "deployments",
     "ensure_pool": "deployments",
     "ensure_queue": "deployments",
     "flow_state": "runs",
+    "keep_house": "house",
+    "review_text": "runs",
     "run_flow": "runs",
     "ui_link": "runs",
+    "workers": "deployments",
 }
 
 __all__ = [*_WHERE]

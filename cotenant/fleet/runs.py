@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import json
 import time
 from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
+import httpx
 from prefect.client.schemas.responses import SetStateStatus
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.states import Cancelling
@@ -15,7 +17,7 @@ from prefect.states import Cancelling
 from cotenant.fleet.deployments import client_of, queues
 from policies.refusal import Refused
 
-__all__ = ["approve", "cancel_flow", "flow_state", "run_flow", "ui_link"]
+__all__ = ["approve", "cancel_flow", "flow_state", "review_text", "run_flow", "ui_link"]
 
 REVIEW_FORM_WITHIN_S = 10.0
 
@@ -122,6 +124,20 @@ def approve(url: str, flow_run_id: str, decision: str, comment: str = "") -> Non
         if "schema not found" not in why or time.monotonic() > end:
             raise Refused("REVIEW_REFUSED", f"flow run {flow_run_id}", why, f"look at it: {ui_link(url, flow_run_id)}")
         time.sleep(0.3)
+
+
+def review_text(url: str, flow_run_id: str) -> str | None:
+    """What a suspended run shows to whoever reviews it (markdown); None where it waits for no review."""
+    with client_of(url) as client:
+        run = _read(client, flow_run_id)
+        keys = run.state.state_details.run_input_keyset if run.state is not None else None
+        if not keys or "description" not in keys:
+            return None
+        try:
+            raw = client.read_flow_run_input(run.id, keys["description"])
+        except (ObjectNotFound, httpx.HTTPStatusError):
+            return None
+    return str(json.loads(raw)) if raw else None
 
 
 def ui_link(url: str, flow_run_id: str) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cotenant.fleet.deployments import POOL, SHARED_QUEUE, ensure_queue
 from cotenant.fleet.process import Background, prefect_env
+from cotenant.settings import Settings
 from nodes.client import node_dir
 from policies.refusal import Refused
 
@@ -16,6 +17,7 @@ __all__ = ["WorkerProcess"]
 START_WITHIN_S = 120.0
 # SQLite serves few writers at once: more flow runs at a time cost runs, not time.
 FLOW_RUNS_AT_ONCE = 4
+HEARTBEAT_S = 600
 
 
 class WorkerProcess:
@@ -48,10 +50,12 @@ class WorkerProcess:
             "PREFECT_WORKER_QUERY_SECONDS": "2",
             # What a flow process does besides waiting while a window is counted: fewer wake-ups. The worker itself looks
             # after lost runs, so nothing depends on frequent heartbeats; log lines reach the UI within this interval.
-            "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "600",
+            "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_S),
             "PREFECT_LOGGING_TO_API_BATCH_INTERVAL": "20",
             "PYTHONUNBUFFERED": "1",
         }
+        if (auth := Settings.from_env(home=self.home).prefect_auth_string) is not None:
+            env["PREFECT_API_AUTH_STRING"] = auth
         if self.root is not None:
             env["COTENANT_ROOT"] = str(self.root)
         seen = self.process.log.stat().st_size if self.process.log.exists() else 0

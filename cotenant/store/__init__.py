@@ -21,6 +21,8 @@ from cotenant.store.batches import (
 )
 from cotenant.store.rows import (
     last_seq,
+    list_certificates,
+    list_nodes,
     list_runs,
     load_run,
     put_block,
@@ -41,6 +43,8 @@ __all__ = [
     "end_job",
     "last_seq",
     "list_batches",
+    "list_certificates",
+    "list_nodes",
     "list_runs",
     "load_run",
     "make_batch",

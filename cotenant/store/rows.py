@@ -17,6 +17,8 @@ from policies.refusal import Refused
 
 __all__ = [
     "last_seq",
+    "list_certificates",
+    "list_nodes",
     "list_runs",
     "load_run",
     "put_block",
@@ -161,12 +163,34 @@ def put_certificate(engine: Engine, certificate: Row) -> None:
                 run=str(certificate["run"]),
                 node=str(certificate["node"]),
                 rule=str(certificate["rule"]),
-                duty=certificate.get("duty"),
+                duty=certificate.get("certified_duty", certificate.get("duty")),
                 issued_at=_when(certificate.get("issued_at")),
                 expires_at=_when(certificate.get("expires_at")),
                 body=dict(certificate),
             )
         )
+
+
+def list_nodes(engine: Engine) -> list[dict[str, Any]]:
+    """Each node with how far its journal was mirrored, and when."""
+    with reading(engine) as session:
+        return [
+            {
+                "node": node.name,
+                "last_seq": node.last_seq,
+                "mirrored_at": node.mirrored_at.isoformat() if node.mirrored_at else None,
+            }
+            for node in session.scalars(select(Node).order_by(Node.name))
+        ]
+
+
+def list_certificates(engine: Engine, node: str | None = None) -> list[dict[str, Any]]:
+    """Certificates as they were issued, newest first. Whether one still holds only its node's agent can say."""
+    wanted = select(Certificate).order_by(Certificate.issued_at.desc(), Certificate.run)
+    if node is not None:
+        wanted = wanted.where(Certificate.node == node)
+    with reading(engine) as session:
+        return [dict(each.body) for each in session.scalars(wanted)]
 
 
 def list_runs(engine: Engine, node: str | None = None, limit: int = 50) -> list[dict[str, Any]]:

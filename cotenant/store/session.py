@@ -35,6 +35,8 @@ def open_store(url: str) -> Engine:
         sqlalchemy.exc.SQLAlchemyError: the database is not reachable or not writable.
     """
     parsed = make_url(url)
+    if parsed.drivername == "postgresql":
+        parsed = parsed.set(drivername="postgresql+psycopg")
     sqlite = parsed.get_backend_name() == "sqlite"
     if sqlite and parsed.database not in (None, "", ":memory:"):
         Path(str(parsed.database)).parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -32,17 +32,23 @@ class Measurer:
         self._blocks: dict[tuple[str, int], asyncio.Task[BlockRow]] = {}
 
     async def begin(
-        self, run: str, spec: RunSpec, holder: ProcessId, reviewed_by: str, flow_run_id: str | None
+        self,
+        run: str,
+        spec: RunSpec,
+        holder: ProcessId,
+        reviewed_by: str,
+        flow_run_id: str | None,
+        sweep: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Take the run lock. Everything that could only fail later is checked here again: time passed since the plan."""
         runs = self.agent.runs
-        runs.check_free(run)
+        runs.check_free(run, holder)
         old = self.agent.journal.run(run)
         facts = await self.planner.facts(spec, old)
         if old is None:
-            await self.planner.plan(spec)
-            runs.check_free(run)
-        facts |= {"reviewed_by": reviewed_by, "flow_run_id": flow_run_id}
+            await self.planner.plan(spec, holder)
+            runs.check_free(run, holder)
+        facts |= {"reviewed_by": reviewed_by, "flow_run_id": flow_run_id, "sweep": sweep}
         resumed = runs.begin(run, spec, holder, facts)
         if resumed:
             runs.close_started_blocks(run)

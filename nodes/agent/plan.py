@@ -24,6 +24,7 @@ from policies.work import WorkSelector
 
 if TYPE_CHECKING:
     from nodes.agent.core import Agent
+    from nodes.identity import ProcessId
 
 __all__ = ["Planner"]
 
@@ -36,10 +37,10 @@ class Planner:
 
     # -- the plan ---------------------------------------------------------------------------------------------------
 
-    async def plan(self, spec: RunSpec) -> dict[str, Any]:
-        """The plan in figures and words, or ``Refused``."""
+    async def plan(self, spec: RunSpec, holder: ProcessId | None = None) -> dict[str, Any]:
+        """The plan in figures and words, or ``Refused``. ``holder`` asks: a sweep's own process is not in its own way."""
         agent = self.agent
-        agent.runs.check_free()
+        agent.runs.check_free(holder=holder)
         rule = self._rule(spec)
         agent.tick()
         processes = agent.observer.processes(spec.rule)

@@ -22,7 +22,7 @@ from policies.refusal import Refused
 from policies.units import RunView
 from policies.work import WorkSelector
 
-__all__ = ["ENDINGS", "ActiveRun", "Now", "Runs"]
+__all__ = ["ENDINGS", "ActiveRun", "Now", "Reservation", "Runs"]
 
 # An open run may be resumed after a crash or a reboot; after this long without a driver nobody will.
 STALE_AFTER = timedelta(hours=24)
@@ -72,17 +72,27 @@ class ActiveRun:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """A sweep has the node from its first level to its last: between two of them nobody else begins to measure."""
+
+    sweep: str
+    holder: ProcessId
+
+
 class Runs:
-    """The records in the journal, and the one active run."""
+    """The records in the journal, the one active run, and the sweep that the node is reserved for."""
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
         self.active: ActiveRun | None = None
+        self.reserved: Reservation | None = None
 
     # -- the lock ---------------------------------------------------------------------------------------------------
 
-    def check_free(self, run: str | None = None) -> None:
-        """Refused with RUN_LOCKED, naming the run that has the node, unless it is this very one."""
+    def check_free(self, run: str | None = None, holder: ProcessId | None = None) -> None:
+        """Refused with RUN_LOCKED, naming the run or sweep that has the node, unless it is this run, or its holder asks."""
+        self.check_unreserved(holder)
         active = self.active
         if active is None or active.run == run:
             return
@@ -94,6 +104,35 @@ class Runs:
             {"run": active.run},
         )
 
+    def check_unreserved(self, holder: ProcessId | None = None) -> None:
+        """Refused with RUN_LOCKED while a sweep of another living process has the node."""
+        reserved = self.reserved
+        if reserved is not None and reserved.holder != holder and liveness(reserved.holder) != "gone":
+            raise Refused(
+                "RUN_LOCKED",
+                "the node",
+                f"sweep {reserved.sweep} has it until its last level has ended",
+                "wait for it, or cancel its flow run",
+                {"sweep": reserved.sweep},
+            )
+
+    def reserve(self, sweep: str, holder: ProcessId) -> None:
+        """Keep the node for this sweep's levels, as long as its process lives. Asked again by it, nothing changes.
+
+        Raises:
+            Refused: RUN_LOCKED: a run or another sweep has it.
+        """
+        self.check_free(holder=holder)
+        if self.reserved is None or self.reserved.holder != holder:
+            self.journal.write("SWEEP_STARTED", {"sweep": sweep, "holder": holder.as_dict()})
+        self.reserved = Reservation(sweep, holder)
+
+    def unreserve(self, holder: ProcessId | None = None) -> None:
+        """Give the node back; with ``holder`` only where it is that one's."""
+        if self.reserved is not None and holder in (None, self.reserved.holder):
+            self.journal.write("SWEEP_RELEASED", {"sweep": self.reserved.sweep})
+            self.reserved = None
+
     def begin(self, run: str, spec: RunSpec, holder: ProcessId, facts: dict[str, Any]) -> bool:
         """Take the lock for a new run, or go on with an open one. True when it was resumed.
 
@@ -103,7 +142,7 @@ class Runs:
         Raises:
             Refused: RUN_LOCKED, RUN_ENDED, RUN_CHANGED (with what differs, old → new).
         """
-        self.check_free(run)
+        self.check_free(run, holder)
         if self.active is not None and liveness(self.active.holder) != "gone" and self.active.holder != holder:
             raise Refused(
                 "RUN_LOCKED", f"run {run}", f"process {self.active.holder.pid} drives it already", "let that one go on"
@@ -119,7 +158,9 @@ class Runs:
                                        "reference": None, "verdict": None, "certificate": None})  # fmt: skip
         else:
             self._check_same(old, spec, facts)
-            self.change(run, driven_at=utc_iso())
+            driven_by = [*(old.get("driven_by") or []), old.get("flow_run_id")]
+            more = [facts["flow_run_id"]] if facts.get("flow_run_id") not in (None, *driven_by) else []
+            self.change(run, driven_at=utc_iso(), driven_by=[each for each in driven_by if each] + more)
         self.active = ActiveRun(run, spec, holder)
         where = {"run": run, "rule": spec.rule, "work": spec.work, "duty": spec.duty, "holder": holder.as_dict()}
         self.journal.write("RUN_RESUMED" if old else "RUN_STARTED", where)
@@ -162,6 +203,8 @@ class Runs:
 
     def release_if_gone(self) -> ActiveRun | None:
         """Free the lock when the process that holds it is gone. Gives the run that was let go."""
+        if self.reserved is not None and liveness(self.reserved.holder) == "gone":
+            self.unreserve()
         active = self.active
         if active is None or liveness(active.holder) != "gone":
             return None

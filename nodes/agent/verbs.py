@@ -26,6 +26,8 @@ from policies.version import PROTOCOL, VERSION
 
 __all__ = ["Verbs"]
 
+_MORE_OF_A_RUN = ("certificate", "certificate_refused_for", "flow_run_id", "driven_by", "section_digest", "sweep")
+
 MAX_PAYLOAD_TEXT = 1 << 19
 EVENTS_BYTES = 1 << 19
 
@@ -63,6 +65,8 @@ class Verbs:
             "workload_list": self.workload_list,
             "timeline": self.timeline,
             "admit_flow": self.admit_flow,
+            "sweep_begin": self.sweep_begin,
+            "sweep_end": self.sweep_end,
             "run_plan": self.run_plan,
             "run_begin": self.run_begin,
             "run_reference": measure.reference,
@@ -148,6 +152,7 @@ class Verbs:
                 f"run {active.run} is measuring under the section in force",
                 f"wait, or: cotenant protection ab abort {active.run}",
             )
+        self.agent.runs.check_unreserved()
         changes = self.planner.changes(text)
         try:
             version = self.agent.set_section(text, by, owner)
@@ -251,6 +256,16 @@ class Verbs:
                 "it starts by itself when the run has ended",
                 {"run": active.run, "left_s": active.now.as_dict()["left_s"]},
             )
+        self.agent.runs.check_unreserved()
+        return {}
+
+    def sweep_begin(self, peer: Peer, sweep: str, holder: dict[str, Any]) -> dict[str, Any]:
+        """Reserve the node for the levels of a sweep, as long as the asking process lives."""
+        self.agent.runs.reserve(sweep, _holder(peer, holder))
+        return {}
+
+    def sweep_end(self, peer: Peer, holder: dict[str, Any]) -> dict[str, Any]:
+        self.agent.runs.unreserve(_holder(peer, holder))
         return {}
 
     async def run_plan(self, spec: dict[str, Any]) -> dict[str, Any]:
@@ -264,21 +279,10 @@ class Verbs:
         holder: dict[str, Any],
         reviewed_by: str,
         flow_run_id: str | None = None,
+        sweep: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        try:
-            who = ProcessId.from_dict(holder)
-        except (KeyError, TypeError, ValueError):
-            raise Refused(
-                "RUN_BAD_HOLDER", "the holder", "it is no {pid, start_ticks, boot_id}", "give all three"
-            ) from None
-        if who.pid != peer.pid or liveness(who) != "alive":
-            raise Refused(
-                "RUN_BAD_HOLDER",
-                f"process {who.pid}",
-                "a run is held by the process that asks, so that hold and grant end with it",
-                "give the identity of the calling process",
-            )
-        return await self.measurer.begin(run, _spec(spec), who, reviewed_by, flow_run_id)
+        who = _holder(peer, holder)
+        return await self.measurer.begin(run, _spec(spec), who, reviewed_by, flow_run_id, sweep)
 
     async def run_block(self, peer: Peer, run: str, number: int, order: Order) -> dict[str, Any]:
         return await self.measurer.block(run, number, order, peer)
@@ -308,9 +312,26 @@ class Verbs:
         return [
             {key: record[key] for key in keys}
             | {key: record["spec"][key] for key in ("rule", "work", "duty", "kind")}
-            | {"certificate": record.get("certificate")}
+            | {key: record.get(key) for key in _MORE_OF_A_RUN}
             for record in self.agent.journal.runs(limit)
         ]
+
+
+def _holder(peer: Peer, raw: dict[str, Any]) -> ProcessId:
+    try:
+        who = ProcessId.from_dict(raw)
+    except (KeyError, TypeError, ValueError):
+        raise Refused(
+            "RUN_BAD_HOLDER", "the holder", "it is no {pid, start_ticks, boot_id}", "give all three"
+        ) from None
+    if who.pid != peer.pid or liveness(who) != "alive":
+        raise Refused(
+            "RUN_BAD_HOLDER",
+            f"process {who.pid}",
+            "a run is held by the process that asks, so that hold and grant end with it",
+            "give the identity of the calling process",
+        )
+    return who
 
 
 def _check_limit(limit: int) -> None:

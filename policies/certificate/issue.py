@@ -82,6 +82,9 @@ def issue(
         window_s=spec.window_s,
         washout_s=spec.washout_s,
         off=spec.off,
+        max_hours=spec.max_hours,
+        first_look=spec.first_look,
+        accept_timed_source=spec.accept_timed_source,
         meter=meter,
         demonstration=demonstration,
         attempts_before=tuple(

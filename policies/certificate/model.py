@@ -101,6 +101,10 @@ class Certificate(_Stored):
     window_s: float
     washout_s: float
     off: Literal["paused", "evicted"]
+    # What else the run was asked, so that it can be asked again; None and False: from before these were kept.
+    max_hours: float | None = None
+    first_look: int | None = None
+    accept_timed_source: bool = False
     meter: str | None = Field(default=None, description="what the dose was metered with")
     demonstration: bool
     attempts_before: tuple[Earlier, ...] = ()

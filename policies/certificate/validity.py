@@ -104,9 +104,14 @@ def _renew(certificate: Certificate) -> str:
         ("--margin", certificate.margin, usual.margin),
         ("--off", certificate.off, usual.off),
         ("--feed", certificate.feed, usual.feed),
+        ("--first-look", certificate.first_look, usual.first_look),
+        # Always said: it is how long the owner let the program be measured beside fleet work.
+        ("--max-hours", certificate.max_hours, None),
     ):
         if value is not None and value != default:
-            words += [option, f"{value:g}" if isinstance(value, float) else value]
+            words += [option, value if isinstance(value, str) else f"{value:g}"]
+    if certificate.accept_timed_source:
+        words.append("--accept-timed-source")
     return shlex.join(words)
 
 

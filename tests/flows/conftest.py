@@ -84,7 +84,9 @@ class Rig:
 
 @pytest.fixture(scope="session")
 def _rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    home = tmp_path_factory.mktemp("home")
+    # COTENANT_TEST_HOME: a home of an earlier run, whose server is kept, for quick repeats by hand.
+    kept = os.environ.get("COTENANT_TEST_HOME")
+    home = Path(kept) if kept else tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COTENANT_HOME", str(home))
         patch.setenv("COTENANT_NODE", NODE)
@@ -96,14 +98,15 @@ def _rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
         agent = FakeAgent(home, NODE)
         try:
             fleet.ensure_pool(url)
-            fleet.deploy(url, ROOT, home)
+            fleet.deploy(url, ROOT)
             agent.start()
             worker.start(within_s=PATIENCE_S)
             yield Rig(home, url, server, worker, agent)
         finally:
             worker.stop()
             agent.stop()
-            server.stop()
+            if not kept:
+                server.stop()
 
 
 @pytest.fixture

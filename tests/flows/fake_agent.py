@@ -77,6 +77,9 @@ class FakeAgent:
         self.rates = rates or steady(1.0)
         self.block_s = block_s
         self.version = version
+        self.section_digest = "d"
+        self.stale: dict[str, str] = {}  # run -> why its certificate does not stand
+        self.reserved: tuple[str, ProcessId] | None = None
         self.refuse: dict[str, Refused] = {}
         self.asked: list[str] = []
         self.active: tuple[str, ProcessId] | None = None
@@ -178,6 +181,7 @@ class FakeAgent:
         holder: dict[str, Any],
         reviewed_by: str,
         flow_run_id: str | None = None,
+        sweep: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
         with self._lock:
             self._free_if_gone()
@@ -205,7 +209,8 @@ class FakeAgent:
                     "ended_at": None,
                     "reviewed_by": reviewed_by,
                     "section_version": 1,
-                    "section_digest": "d",
+                    "section_digest": self.section_digest,
+                    "sweep": sweep,
                     "agent_version": self.version,
                     "fingerprint": {},
                     "work": [],
@@ -281,13 +286,45 @@ class FakeAgent:
         return self._record(run)
 
     def do_run_list(self, limit: int = 50) -> list[dict[str, Any]]:
-        return [{"run": name, "state": record["state"]} for name, record in list(self.memory.runs.items())[-limit:]]
+        keys = (
+            *("run", "state", "ending", "reason", "started_at", "ended_at", "certificate", "certificate_refused_for"),
+            *("flow_run_id", "driven_by", "section_digest", "sweep"),
+        )
+        rows = list(self.memory.runs.values())[-limit:]
+        return [
+            {key: row.get(key) for key in keys} | {key: row["spec"][key] for key in ("rule", "work", "duty", "kind")}
+            for row in reversed(rows)
+        ]
+
+    def do_sweep_begin(self, sweep: str, holder: dict[str, Any]) -> dict[str, Any]:
+        who = ProcessId.from_dict(holder)
+        if self.reserved is not None and self.reserved[1] != who and liveness(self.reserved[1]) != "gone":
+            raise Refused("RUN_LOCKED", "the node", f"sweep {self.reserved[0]} has it", "wait")
+        self.reserved = (sweep, who)
+        return {}
+
+    def do_sweep_end(self, holder: dict[str, Any]) -> dict[str, Any]:
+        self.reserved = None
+        return {}
+
+    def do_section_show(self) -> dict[str, Any]:
+        return {"version": 1, "text": "", "digest": self.section_digest}
+
+    def do_certificates(self) -> list[dict[str, Any]]:
+        found = []
+        for name, record in self.memory.runs.items():
+            if record["certificate"] is not None:
+                why = self.stale.get(name)
+                validity = {"state": "stale" if why else "valid", "why": why or "until 2099", "renew": "renew it"}
+                found.append(record["certificate"] | {"validity": validity})
+        return found
 
     def do_certificate_offer(self, run: str) -> dict[str, Any]:
         record = self.memory.runs[run]
         spec = record["spec"]
         record["certificate"] = {
-            "id": f"c-{run}",
+            "certificate": f"cert-{run}",
+            "certified_duty": spec["duty"],
             "run": run,
             "node": self.node,
             "rule": spec["rule"],

@@ -204,4 +204,4 @@ def test_a_mistyped_node_or_parameter_is_refused_and_makes_no_queue(rig: Rig) ->
 
 
 def test_deploying_again_changes_nothing(rig: Rig) -> None:
-    assert fleet.deploy(rig.url, ROOT, rig.home) is False
+    assert fleet.deploy(rig.url, ROOT) is False

@@ -334,10 +334,14 @@ def test_revoked_and_edited_ones_say_so_before_anything_else() -> None:
 
 
 def test_each_names_the_command_that_renews_it() -> None:
-    assert state_of(certificate()).renew == "cotenant protection ab start mac-01 --rule trainer --work gpu --duty 0.35"
+    assert (
+        state_of(certificate()).renew
+        == "cotenant protection ab start mac-01 --rule trainer --work gpu --duty 0.35 --max-hours 8"
+    )
     short = certificate(record(window_s=20.0, feed="llmserve/batch", margin=0.05, duty=None), demonstration=True)
     assert state_of(short).renew == (
         "cotenant protection ab start mac-01 --rule trainer --work gpu --window 20 --margin 0.05 --feed llmserve/batch"
+        " --max-hours 8"
     )
 
 

@@ -1,0 +1,69 @@
+"""``protection certificates check``: what expires soon or does not hold any more, and what renews it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from cotenant.cli.result import Exit, OperationError, OperationResult
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from cotenant.settings import Settings
+
+__all__ = ["check", "of_the_fleet"]
+
+
+def check(in_force: Settings) -> OperationResult:
+    """Every node of this machine: exit code 0 where nothing needs attention, 1 where something does, 3 where one is silent."""
+    from datetime import UTC, datetime
+
+    from cotenant.cli.agents import Agent, local_nodes
+    from cotenant.cli.failures import Unreachable
+    from policies.certificate.expiry import due
+
+    found: list[dict[str, Any]] = []
+    silent: list[OperationError] = []
+    for node in local_nodes(in_force.home) or [in_force.node]:
+        try:
+            rows = Agent(in_force, node).ask("certificates", _timeout_s=120.0)
+        except Unreachable as error:
+            silent.append(error.error)
+            continue
+        found += [each.as_dict() for each in due(rows, datetime.now(UTC))]
+    code = Exit.UNREACHABLE if silent else Exit.OTHER_ANSWER if found else Exit.DONE
+    return OperationResult(found, exit_code=code, errors=silent, view=_view)
+
+
+def of_the_fleet(in_force: Settings, node: str | None) -> OperationResult:
+    """Every node's certificates as they were issued. Whether one still holds only its node's agent can say."""
+    from cotenant import store
+    from cotenant.cli.runs import store_engine
+
+    engine = store_engine(in_force)
+    if engine is None:
+        return OperationResult([], messages=["this home has no store yet: cotenant up"], view=_fleet_view)
+    try:
+        rows = store.list_certificates(engine, node)
+    finally:
+        engine.dispose()
+    note = "as issued; whether each still holds its node says: cotenant protection certificates NODE"
+    return OperationResult(rows, messages=[note], view=_fleet_view)
+
+
+def _fleet_view(rows: list[dict[str, Any]]) -> Iterator[RenderableType]:
+    from cotenant.cli.render import table
+
+    columns = ("node", "rule", "work_asked", "certified_duty", "issued_at", "expires_at", "run")
+    yield table(columns, ([row.get(name) for name in columns] for row in rows))
+
+
+def _view(rows: list[dict[str, Any]]) -> Iterator[RenderableType]:
+    from cotenant.cli.render import table
+
+    if not rows:
+        yield "no certificate expires soon or is stale"
+        return
+    columns = ("node", "rule", "work", "certified_duty", "state", "days_left", "why", "renew")
+    yield table([name.replace("_", " ") for name in columns], ([row[name] for name in columns] for row in rows))

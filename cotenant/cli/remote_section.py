@@ -1,0 +1,88 @@
+"""``protection set`` for a node on another machine: a flow run there, reviewed here."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from cotenant.cli.result import Exit, OperationError, OperationResult
+from cotenant.cli.review import ask
+
+if TYPE_CHECKING:
+    from cotenant.settings import Settings
+
+__all__ = ["is_remote", "set_remote"]
+
+DEPLOYMENT = "protection-set/protection-set"
+LOOK_EVERY_S = 1.0
+
+
+def is_remote(in_force: Settings, node: str) -> bool:
+    """A node that has no folder here, while this home belongs to a fleet; whether it exists, its server says."""
+    from cotenant.cli.agents import local_nodes
+
+    return node not in (in_force.node, *local_nodes(in_force.home)) and in_force.api_url is not None
+
+
+def set_remote(in_force: Settings, node: str, text: str, what: str, *, yes: bool) -> OperationResult:
+    """Start the flow on the node's queue, show what it would change, answer its review, and wait for the outcome.
+
+    Raises:
+        Refused: no such node; the section is refused, before or by its agent.
+        Unreachable: the server, or the node's worker does not take it in time (it is then cancelled).
+        ReviewDeclined: the answer was no; nothing was changed.
+    """
+    from cotenant import fleet
+    from cotenant.cli import fleet_link
+
+    url = fleet_link.connect(in_force).url
+    flow_run = fleet.run_flow(url, DEPLOYMENT, {"node": node, "section": text}, node)
+    state = _wait(in_force, url, flow_run, node, ("Suspended",))
+    if not state["final"]:
+        print(_review_text(url, flow_run), file=sys.stderr, flush=True)
+        try:
+            ask(
+                f"Put this section in force on node {node}?",
+                yes=yes,
+                what=f"protection section of node {node}",
+                again=f"cotenant protection set {node} {what} --yes",
+            )
+        except BaseException:
+            fleet.approve(url, flow_run, "reject")
+            raise
+        fleet.approve(url, flow_run, "approve")
+        state = _wait(in_force, url, flow_run, node, ())
+    data = {"node": node, "flow_run_id": flow_run, "state": state["name"], "message": state["message"]}
+    if state["type"] == "COMPLETED":
+        return OperationResult(data, view=lambda shown: [str(shown["message"])])
+    error = OperationError("SECTION_INVALID", f"node {node}", str(state["message"] or state["name"]), "correct it")
+    return OperationResult(data, exit_code=Exit.REFUSED_INPUT, errors=[error])
+
+
+def _wait(in_force: Settings, url: str, flow_run: str, node: str, names: tuple[str, ...]) -> dict[str, Any]:
+    from cotenant import fleet
+    from cotenant.cli.failures import Unreachable
+
+    until = time.monotonic() + in_force.flow_start_s
+    while True:
+        state = fleet.flow_state(url, flow_run)
+        if state["final"] or state["name"] in names:
+            return state
+        if time.monotonic() > until:
+            fleet.cancel_flow(url, flow_run)
+            why = (
+                f"its worker has not gone on with flow run {flow_run} for {in_force.flow_start_s:g} s ({state['name']})"
+            )
+            raise Unreachable("NODE_SILENT", f"node {node}", f"{why}; it is cancelled", f"look at node {node}")
+        time.sleep(LOOK_EVERY_S)
+
+
+def _review_text(url: str, flow_run: str) -> str:
+    """The form is stored a moment after the run is suspended."""
+    from cotenant import fleet
+
+    until = time.monotonic() + 30.0
+    while (text := fleet.review_text(url, flow_run)) is None and time.monotonic() < until:
+        time.sleep(0.5)
+    return text or f"what it changes cannot be shown here; read it at {fleet.ui_link(url, flow_run)}"
