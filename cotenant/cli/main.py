@@ -8,7 +8,22 @@ from collections.abc import Sequence
 
 import typer
 
-from cotenant.cli import ab, explain, helper, job, llmserve, machine, mod, module, node, protection, timeline, workload
+from cotenant.cli import (
+    ab,
+    backup,
+    explain,
+    helper,
+    job,
+    llmserve,
+    machine,
+    mod,
+    module,
+    node,
+    protection,
+    service,
+    timeline,
+    workload,
+)
 from cotenant.cli.result import Exit, OperationError, OperationResult
 
 __all__ = ["app", "main"]
@@ -33,6 +48,8 @@ helper.register(app)
 llmserve.register(app)
 mod.register(app)
 workload.register(app)
+service.register(app)
+backup.register(app)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

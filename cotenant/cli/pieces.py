@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -153,7 +154,10 @@ class ServerPiece(BackgroundPiece):
         url = self._our_url()
         if fleet.deploy(url, ROOT):
             self._say("server: flows deployed")
-        fleet.keep_house(url, self._settings.home)
+        try:
+            fleet.keep_house(url, self._settings.home)
+        except Exception as error:  # runs do not depend on it
+            self._say(f"server: its automations could not be made: {error}")
 
     def _our_url(self) -> str:
         """The address, just before something is written there: another's server must stay as it is."""
@@ -211,7 +215,17 @@ class WorkerPiece(BackgroundPiece):
             self.stop()
         if self._made is not None and self._settings.api_url not in (None, self._made.url):
             self._made = None
-        self._worker().start(self._settings.worker_start_s)
+        worker = self._worker()
+        worker.start(self._settings.worker_start_s)
+        self._look_daily(worker.url)
+
+    def _look_daily(self, url: str) -> None:
+        """The node's daily look at its certificates, made once."""
+        from cotenant import fleet
+
+        # Nothing that runs now depends on it, and the next start tries again.
+        with contextlib.suppress(Exception):
+            fleet.ensure_daily_check(url, self._node, self._settings.home)
 
     def _is_elsewhere(self) -> bool:
         """Does it talk to another address than the server's of now? Its own environment says; unknown is no."""

@@ -45,6 +45,10 @@ def preview(node: NodeArg, file: FileArg) -> OperationResult:
 def set_section(node: NodeArg, file: FileArg, yes: YesFlag = False, as_json: bool = False) -> OperationResult:
     """Put a section in force, in the place of the node's own one: shows what changes, and asks."""
     text = read_section(file)
+    from cotenant.cli.remote_section import is_remote, set_remote
+
+    if is_remote(settings(), node):
+        return set_remote(settings(), node, text, str(file), yes=yes)
     agent = agent_of(node)
     seen = _preview_result(agent.ask("section_preview", text=text), file)
     if seen.errors:

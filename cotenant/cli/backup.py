@@ -1,0 +1,63 @@
+"""``backup`` and ``restore``: what a home cannot lose, in one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cotenant.cli.command import command
+from cotenant.cli.options import settings
+from cotenant.cli.result import OperationResult
+
+if TYPE_CHECKING:
+    from cotenant.settings import Settings
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    @command(app, "backup", example="cotenant backup /mnt/backup/mac-01.tar.gz")
+    def backup(
+        file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write, .tar.gz.")],
+    ) -> OperationResult:
+        """Journals, keys, modules, reports, the embedded store and server, in one file. The node may go on meanwhile."""
+        from cotenant.fleet.backup import backup as write
+
+        in_force = settings()
+        manifest = write(in_force.home, file.expanduser())
+        return OperationResult(
+            manifest | {"file": str(file)},
+            messages=_not_in_it(in_force),
+            view=lambda data: [
+                f"{len(data['files'])} files of {in_force.home} are in {data['file']}; keep it safe: it has keys"
+            ],
+        )
+
+    @command(app, "restore", example="COTENANT_HOME=/srv/cotenant cotenant restore /mnt/backup/mac-01.tar.gz")
+    def restore(
+        file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `cotenant backup` made.")],
+    ) -> OperationResult:
+        """Put a backup back into an empty home. A home that has something is left as it is."""
+        from cotenant.fleet.backup import restore as read
+
+        home = settings().home
+        manifest = read(file.expanduser(), home)
+        data: dict[str, Any] = manifest | {"home": str(home)}
+        return OperationResult(
+            data,
+            view=lambda shown: [
+                f"{len(shown['files'])} files of {shown['made_at'][:16]} UTC are in {shown['home']}; start it: cotenant up",
+                "certificates hold where the machine is the one they were earned on, else they are stale",
+            ],
+        )
+
+
+def _not_in_it(in_force: Settings) -> list[str]:
+    notes = []
+    if in_force.store_url is not None and not in_force.store_url.startswith("sqlite"):
+        notes.append("the store is a database of its own and is not in it: back it up with pg_dump")
+    if in_force.server_database_url is not None:
+        notes.append("the server's database is one of its own and is not in it: back it up with pg_dump")
+    return notes

@@ -1,0 +1,168 @@
+"""One file with what a home cannot lose, and back: journals, keys, bundles, the embedded store and server, reports.
+
+Databases are copied through SQLite itself, so that a backup of a home in use is whole. Left out is what is made again or
+belongs to a moment: sockets, locks, logs, work directories, environments of modules. A store or server on PostgreSQL is
+backed up with its own tools.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import sqlite3
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from policies.refusal import Refused
+from policies.version import VERSION
+
+__all__ = ["FORMAT", "backup", "restore"]
+
+FORMAT = 1
+MANIFEST = "cotenant-backup.json"
+# Databases that may be in use; -wal and -shm files belong to them and are part of the copy.
+DATABASES = ("nodes/*/journal.sqlite", "store.sqlite", "prefect/prefect.db")
+FILES = (
+    "fleet.json",
+    "prefect/server.json",
+    "prefect/house.json",
+    "prefect/storage/**/*",
+    "reports/**/*",
+    "nodes/*/key",
+    "nodes/*/mirror.json",
+    "nodes/*/daily-check.json",
+    "nodes/*/modules/*/bundles/**/*",
+    "nodes/*/modules/*/data/**/*",
+    "nodes/*/artifacts/**/*",
+)
+
+
+def backup(home: Path, target: Path) -> dict[str, Any]:
+    """Write ``target`` (a .tar.gz), whole or not at all, readable by its owner alone.
+
+    Returns:
+        The manifest: ``{format, cotenant, made_at, files: {name: sha256}}``.
+
+    Raises:
+        Refused: the home has nothing to keep, or a database of it cannot be read.
+    """
+    databases = [path for pattern in DATABASES for path in sorted(home.glob(pattern))]
+    files = [path for pattern in FILES for path in sorted(home.glob(pattern)) if _is_plain(path)]
+    if not databases:
+        raise Refused("BACKUP_EMPTY", str(home), "it has no journal, store or server", "set COTENANT_HOME to the home")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    manifest: dict[str, Any] = {
+        "format": FORMAT,
+        "cotenant": VERSION,
+        "made_at": datetime.now(UTC).isoformat(),
+        "files": {},
+    }
+    handle, draft = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    try:
+        with os.fdopen(handle, "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz") as tar, _workroom() as room:
+            for path in databases:
+                copy = room / "copy.sqlite"
+                copy.unlink(missing_ok=True)
+                _copy_database(path, copy)
+                _add(tar, copy, path.relative_to(home).as_posix(), manifest)
+            for path in files:
+                _add(tar, path, path.relative_to(home).as_posix(), manifest)
+            content = json.dumps(manifest, indent=1).encode()
+            entry = tarfile.TarInfo(MANIFEST)
+            entry.size, entry.mode = len(content), 0o600
+            tar.addfile(entry, io.BytesIO(content))
+        os.replace(draft, target)
+    except BaseException:
+        Path(draft).unlink(missing_ok=True)
+        raise
+    return manifest
+
+
+def restore(source: Path, home: Path) -> dict[str, Any]:
+    """Unpack a backup into an empty or missing home, after every file in it was checked.
+
+    Returns:
+        Its manifest.
+
+    Raises:
+        Refused: the home has something already, or the file is no whole backup; nothing is written then.
+    """
+    if home.exists() and any(home.iterdir()):
+        why = "it is not empty, and a restore never mixes with what is there"
+        raise Refused("RESTORE_REFUSED", str(home), why, "stop its pieces, move it away, then restore again")
+    home.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix=f".{home.name}-restore-", dir=home.parent) as draft,
+            tarfile.open(source, mode="r:gz") as tar,
+        ):
+            room = Path(draft) / "home"
+            room.mkdir(mode=0o700)
+            tar.extractall(room, filter="data")
+            manifest = _checked(room, source)
+            (room / MANIFEST).unlink()
+            if home.exists():
+                home.rmdir()
+            os.replace(room, home)
+    except (OSError, tarfile.TarError, ValueError, KeyError, EOFError) as error:
+        why = f"it is no whole backup: {error}"
+        raise Refused("RESTORE_REFUSED", str(source), why, "name a file that `cotenant backup` made") from error
+    return manifest
+
+
+def _is_plain(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
+
+
+def _workroom() -> Any:
+    class Room(tempfile.TemporaryDirectory[str]):
+        def __enter__(self) -> Path:  # type: ignore[override]
+            return Path(super().__enter__())
+
+    return Room(prefix="cotenant-backup-")
+
+
+def _copy_database(path: Path, copy: Path) -> None:
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as old, closing(sqlite3.connect(copy)) as new:
+            old.backup(new)
+    except sqlite3.Error as error:
+        raise Refused(
+            "BACKUP_FAILED", str(path), str(error), "see whether the disk is full or the file damaged"
+        ) from error
+
+
+def _add(tar: tarfile.TarFile, path: Path, name: str, manifest: dict[str, Any]) -> None:
+    """From one open file, so that what is hashed is what is kept even where a report is written anew meanwhile."""
+    content = path.read_bytes()
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mtime, entry.mode = len(content), int(path.stat().st_mtime), path.stat().st_mode & 0o700
+    tar.addfile(entry, io.BytesIO(content))
+    manifest["files"][name] = hashlib.sha256(content).hexdigest()
+
+
+def _checked(room: Path, source: Path) -> dict[str, Any]:
+    manifest: dict[str, Any] = json.loads((room / MANIFEST).read_text())
+    if manifest["format"] != FORMAT:
+        raise ValueError(f"its format is {manifest['format']}, and this version reads {FORMAT}")
+    found = set(_names(room)) - {MANIFEST}
+    wanted = set(manifest["files"])
+    if found != wanted:
+        raise ValueError(f"files are missing or foreign: {', '.join(sorted(found ^ wanted)[:3])}")
+    for name, digest in manifest["files"].items():
+        if hashlib.sha256((room / name).read_bytes()).hexdigest() != digest:
+            raise ValueError(f"{name} is damaged")
+    return manifest
+
+
+def _names(room: Path) -> Iterator[str]:
+    for path in room.rglob("*"):
+        if path.is_file():
+            yield PurePosixPath(path.relative_to(room)).as_posix()

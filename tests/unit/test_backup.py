@@ -1,0 +1,97 @@
+"""A backup of a home in use is whole, comes back as it was, and a damaged one changes nothing."""
+
+from __future__ import annotations
+
+import io
+import os
+import sqlite3
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from cotenant.fleet.backup import backup, restore
+from policies.refusal import Refused
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    home = tmp_path / "home"
+    node = home / "nodes" / "local"
+    (node / "jobs" / "7").mkdir(parents=True)
+    (node / "modules" / "m" / "bundles" / "d").mkdir(parents=True)
+    (node / "jobs" / "7" / "work").write_text("made again")
+    (node / "modules" / "m" / "bundles" / "d" / "runner.py").write_text("print(1)")
+    (node / "key").write_bytes(b"k" * 32)
+    os.chmod(node / "key", 0o600)
+    (home / "reports").mkdir()
+    (home / "reports" / "run-1.html").write_text("<p>")
+    return home
+
+
+def journal(home: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(home / "nodes" / "local" / "journal.sqlite")
+    db.execute("PRAGMA journal_mode=WAL")
+    db.execute("CREATE TABLE IF NOT EXISTS runs (run TEXT)")
+    db.execute("INSERT INTO runs VALUES ('run-1')")
+    db.commit()
+    return db
+
+
+def test_a_home_in_use_comes_back_with_what_was_committed(home: Path, tmp_path: Path) -> None:
+    open_journal = journal(home)
+    open_journal.execute("INSERT INTO runs VALUES ('not committed')")
+    file = tmp_path / "b.tar.gz"
+    manifest = backup(home, file)
+    assert file.stat().st_mode & 0o077 == 0, "it holds keys"
+    assert "nodes/local/jobs/7/work" not in manifest["files"]
+
+    back = tmp_path / "back"
+    assert restore(file, back)["files"] == manifest["files"]
+    runs = sqlite3.connect(back / "nodes" / "local" / "journal.sqlite").execute("SELECT run FROM runs").fetchall()
+    assert runs == [("run-1",)]
+    assert (back / "nodes" / "local" / "key").read_bytes() == b"k" * 32
+    assert (back / "nodes" / "local" / "key").stat().st_mode & 0o077 == 0
+    assert (back / "nodes" / "local" / "modules" / "m" / "bundles" / "d" / "runner.py").read_text() == "print(1)"
+    assert (back / "reports" / "run-1.html").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.tar.gz", "back", "home"], "nothing else is left"
+    open_journal.close()
+
+
+def test_a_home_that_has_something_is_left_as_it_is(home: Path, tmp_path: Path) -> None:
+    journal(home).close()
+    file = tmp_path / "b.tar.gz"
+    backup(home, file)
+    with pytest.raises(Refused, match="not empty"):
+        restore(file, home)
+    assert (home / "reports" / "run-1.html").read_text() == "<p>"
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "foreign", "no backup", "outside"])
+def test_a_file_that_is_no_whole_backup_writes_nothing(home: Path, tmp_path: Path, damage: str) -> None:
+    journal(home).close()
+    file, back = tmp_path / "b.tar.gz", tmp_path / "back"
+    backup(home, file)
+    if damage == "cut":
+        file.write_bytes(file.read_bytes()[:-200])
+    elif damage == "no backup":
+        file.write_bytes(b"hello")
+    else:
+        with tarfile.open(file) as tar:
+            members = [(each, tar.extractfile(each).read()) for each in tar.getmembers()]  # type: ignore[union-attr]
+        with tarfile.open(file, "w:gz") as tar:
+            for each, content in members:
+                kept = b"x" * len(content) if damage == "changed" and each.name.endswith(".html") else content
+                tar.addfile(each, io.BytesIO(kept))
+            if damage in ("foreign", "outside"):
+                extra = tarfile.TarInfo("nodes/local/more" if damage == "foreign" else "../outside")
+                extra.size = 1
+                tar.addfile(extra, io.BytesIO(b"x"))
+    with pytest.raises(Refused, match="no whole backup"):
+        restore(file, back)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.tar.gz", "home"]
+
+
+def test_an_empty_home_has_nothing_to_keep(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="no journal"):
+        backup(tmp_path / "none", tmp_path / "b.tar.gz")
