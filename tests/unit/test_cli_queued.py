@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cotenant.cli.queued import run_of
+from cotenant.cli.queued import not_begun, run_of
 from policies.refusal import Refused
 from tests.cli_runner import Cli, cli, home
 from tests.fake_agent import FakeAgent
@@ -91,7 +91,7 @@ def test_status_says_what_it_waits_for(state: str, words: str, cli: Cli, home: P
     assert said.code == 0
     assert words in said.out
     assert "no run measures" not in said.err
-    assert server.asked[0]["flows"] == {"name": {"any_": ["ab-run"]}}
+    assert server.asked[0]["flows"] == {"name": {"any_": ["ab-run", "duty-sweep"]}}
 
 
 def test_a_run_that_the_agent_has_ended_is_not_queued(cli: Cli, home: Path, server: Server) -> None:
@@ -203,3 +203,13 @@ def test_with_the_server_away_what_is_queued_is_unknown(cli: Cli, home: Path, mo
         said = cli("protection", "ab", "status", "local")
     assert said.code == 0
     assert "unknown" in said.err
+
+
+def test_a_sweep_has_its_own_name_and_one_that_has_begun_is_no_run_that_waits() -> None:
+    from cotenant.cli.queued import Queued, sweep_of
+    from tasks.sweep import new_sweep
+
+    entry = Queued(FLOW_RUN, "RUNNING", "Running", None, {"node": "local", "levels": [0.1]})
+    assert entry.run == sweep_of(FLOW_RUN) == new_sweep(FLOW_RUN)
+    assert entry.words == f"{entry.run} has begun (flow run {FLOW_RUN})"
+    assert not_begun(None, [entry]) == []  # type: ignore[arg-type]  # nobody is asked

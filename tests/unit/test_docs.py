@@ -19,7 +19,7 @@ from policies.section.acted_on import IN_FORCE, PENDING
 from policies.section.values import Clean
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # Added with the first release's screenshots; every other link must lead somewhere.
 MAY_BE_MISSING = "docs/pictures/report.png"
 
