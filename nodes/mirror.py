@@ -119,6 +119,12 @@ class Mirror:
             self._thread.join(STOP_WITHIN_S)
             self._thread = None
 
+    def close(self) -> None:
+        """Let go of the store; a further ``step`` opens it again."""
+        if self._engine is not None:
+            self._engine.dispose()
+            self._engine = None
+
     def _run(self) -> None:
         pause_s = self.every_s
         complained = False

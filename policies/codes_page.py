@@ -19,6 +19,7 @@ GROUPS = (
     ("JOB_", "Jobs"),
     ("WORKLOAD_", "Workloads"),
     ("MODULE_", "Modules"),
+    ("SWEEP_", "Runs"),
     ("RUN_", "Runs"),
     ("CERT_", "Certificates"),
     ("GPU_", "Device work and its duty"),
