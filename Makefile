@@ -6,11 +6,11 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-TEST_GROUPS := unit node flows faults mutants
+TEST_GROUPS := unit node flows faults mutants model
 PYTEST ?= $(BIN)/python -m pytest -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-full test test-unit lint bench lock clean $(TEST_GROUPS:%=test-%)
+.PHONY: help setup test-sabotage demo demo-full test test-unit lint bench lock clean $(TEST_GROUPS:%=test-%)
 
 help:
 	@echo "make setup      the environment in .venv (uv where it is on PATH, else pip), locked versions"
@@ -18,6 +18,7 @@ help:
 	@echo "make demo-full  the same, and once more with the work uncapped, side by side"
 	@echo "make test       all tests, in groups: $(TEST_GROUPS)"
 	@echo "make test-unit  one group (test-node, test-flows, ...)"
+	@echo "make test-sabotage  500 prompts while something kills a process every few seconds"
 	@echo "make lint       formatting, lint, types, import rules"
 	@echo "make bench      all benchmarks, into benchmarks/RESULTS.md"
 	@echo "make lock       requirements.lock anew (needs uv)"
@@ -47,6 +48,9 @@ test: $(READY)
 
 $(TEST_GROUPS:%=test-%): test-%: $(READY)
 	$(PYTEST) tests/$*
+
+test-sabotage: $(READY)
+	COTENANT_SABOTAGE_PROMPTS=500 $(PYTEST) tests/faults/test_batch_kills.py -s
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

@@ -35,7 +35,10 @@ from prefect.states import Cancelled, Crashed, Failed, Scheduled
 from prefect.utilities.processutils import command_to_string, get_sys_executable
 from prefect.workers.process import ProcessJobConfiguration, ProcessVariables, ProcessWorker, ProcessWorkerResult
 from pydantic import Field
+from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
 
+from cotenant import store
 from cotenant.settings import Settings
 from nodes.client import AgentClient, AgentUnreachable, node_dir, socket_path
 from nodes.flow_processes import FlowProcesses, lower_priority
@@ -97,6 +100,8 @@ class NodeWorker(ProcessWorker):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         settings = Settings.from_env()
+        self.settings = settings
+        self._store: Engine | None = None
         self.node = settings.node
         self.checkout = Path(os.environ.get("COTENANT_ROOT") or Path(__file__).parents[1]).resolve()
         self.agent = AgentClient(socket_path(settings.home, self.node))
@@ -339,6 +344,7 @@ class NodeWorker(ProcessWorker):
                 await self._sweep_one(flow_run)
 
         await self._abort_cancelled()
+        await self._stop_cancelled_batches()
 
     async def _abort_cancelled(self) -> None:
         """A run that was put back and then cancelled has no process that could tell the agent: it is told here."""
@@ -358,6 +364,24 @@ class NodeWorker(ProcessWorker):
                     await anyio.to_thread.run_sync(lambda name: self.agent.call("run_abort", run=name), run)
         except (AgentUnreachable, Refused, ObjectNotFound) as error:
             self._logger.debug("Open runs were not looked at: %s", error)
+
+    async def _stop_cancelled_batches(self) -> None:
+        """As above, for batches of prompts: the job stops, what it had finished stays and is collected by a retry."""
+        try:
+            if self._store is None:
+                self._store = await anyio.to_thread.run_sync(store.open, self.settings.store)
+            engine = self._store
+            for row in await anyio.to_thread.run_sync(store.open_batches, engine, self.node):
+                flow_run = await self.client.read_flow_run(UUID(row["flow_run_id"]))
+                if flow_run.state is None or not flow_run.state.is_cancelled() or flow_run.id in self._held:
+                    continue
+                if row["job"] is not None:
+                    await anyio.to_thread.run_sync(lambda job: self.agent.call("job_cancel", job=job), row["job"])
+                await anyio.to_thread.run_sync(
+                    store.end_batch, engine, row["batch"], "cancelled", "its flow run is cancelled"
+                )
+        except (AgentUnreachable, Refused, ObjectNotFound, SQLAlchemyError, OSError, ValueError) as error:
+            self._logger.debug("Open batches were not looked at: %s", error)
 
     def _end_overdue(self, flow_run: FlowRun) -> None:
         """After an outage of the server Prefect no longer hears that a run it started is to be cancelled."""

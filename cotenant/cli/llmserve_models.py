@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cotenant.cli.agents import Agent
     from cotenant.settings import Settings
 
-__all__ = ["BUNDLE", "add_model", "install", "models"]
+__all__ = ["BUNDLE", "add_model", "as_bundle", "install", "models"]
 
 BUNDLE = Path(__file__).resolve().parents[2] / "modules" / "llmserve"
 DOCTOR_S = 90.0
@@ -142,19 +142,30 @@ def _check(source: Path) -> dict[str, Any]:
 
 def install(agent: Agent, wheels: Path | None) -> dict[str, Any]:
     """Add the module with an environment of its own, built from its lock by the agent, in which real models run."""
+    with tempfile.TemporaryDirectory(prefix="llmserve-") as place:
+        bundle = as_bundle(Path(place) / "llmserve", wheels)
+        return dict(agent.ask("module_add", path=str(bundle), _timeout_s=INSTALL_S))
+
+
+def as_bundle(place: Path, wheels: Path | None) -> Path:
+    """The module's bundle with ``runtime.kind = "uv"``, and these wheels in it.
+
+    Raises:
+        Refused: there are no wheels in the folder given.
+    """
     from policies.refusal import Refused
 
+    shutil.copytree(BUNDLE, place, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
     manifest = (BUNDLE / "oarbank-module.toml").read_text(encoding="utf-8")
-    changed = manifest.replace('runtime = { kind = "python" }', 'runtime = { kind = "uv", lock = "uv.lock" }')
-    with tempfile.TemporaryDirectory(prefix="llmserve-") as place:
-        bundle = Path(place) / "llmserve"
-        shutil.copytree(BUNDLE, bundle, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
-        (bundle / "oarbank-module.toml").write_text(changed, encoding="utf-8")
-        if wheels is not None:
-            found = sorted(wheels.expanduser().glob("*.whl"))
-            if not found:
-                raise Refused("WHEELS_NONE", str(wheels), "it holds no *.whl", "leave --wheels out to use your index")
-            (bundle / "wheels").mkdir()
-            for wheel in found:
-                shutil.copy2(wheel, bundle / "wheels")
-        return dict(agent.ask("module_add", path=str(bundle), _timeout_s=INSTALL_S))
+    before, after = 'runtime = { kind = "python" }', 'runtime = { kind = "uv", lock = "uv.lock" }'
+    if before not in manifest:
+        raise ValueError(f"the module's manifest has no {before}")
+    (place / "oarbank-module.toml").write_text(manifest.replace(before, after), encoding="utf-8")
+    if wheels is not None:
+        found = sorted(wheels.expanduser().glob("*.whl"))
+        if not found:
+            raise Refused("WHEELS_NONE", str(wheels), "it holds no *.whl", "leave --wheels out to use your index")
+        (place / "wheels").mkdir()
+        for wheel in found:
+            shutil.copy2(wheel, place / "wheels")
+    return place

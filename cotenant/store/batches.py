@@ -26,6 +26,7 @@ __all__ = [
     "list_batches",
     "make_batch",
     "next_job",
+    "open_batches",
     "prompt_rows",
     "same_batches",
     "set_flow_run",
@@ -256,6 +257,17 @@ def batch_status(engine: Engine, batch: str) -> dict[str, Any] | None:
     with reading(engine) as session:
         found = session.get(Batch, batch)
         return None if found is None else _status(session, found)
+
+
+def open_batches(engine: Engine, node: str) -> list[dict[str, Any]]:
+    """``[{batch, flow_run_id, job}]`` of the node's batches that a flow run works on; ``job`` is the agent's number or None."""
+    wanted = (
+        select(Batch.batch, Batch.flow_run_id, BatchJob.job)
+        .outerjoin(BatchJob, (BatchJob.batch == Batch.batch) & (BatchJob.state == "open"))
+        .where(Batch.node == node, Batch.state == "open", Batch.flow_run_id.is_not(None))
+    )
+    with reading(engine) as session:
+        return [dict(row._mapping) for row in session.execute(wanted)]
 
 
 def list_batches(engine: Engine, node: str | None = None, limit: int = 50) -> list[dict[str, Any]]:
