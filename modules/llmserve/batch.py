@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import sys
 import time
 from typing import Any
 
@@ -186,7 +188,13 @@ class _Reporter:
             "idle_s": round(self._duty.idle_s, 3),
             "paused_s": round(self._ctl.paused_s, 3),
             "wall_s": round(time.monotonic() - self._began_s, 3),
+            "peak_rss_mb": round(_peak_rss_mb(), 1),
         }
+
+
+def _peak_rss_mb() -> float:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
 
 
 def _answer(prompt: Prompt, done: Finished) -> dict[str, Any]:

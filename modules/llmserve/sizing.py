@@ -12,8 +12,10 @@ from collections import deque
 
 UNIT_S = 0.2
 FIRST = 8
-GROWTH = 1.25
+# a unit this close to what is allowed is let be: units of one size differ by as much
+NEAR = 1.15
 RECENT = 8
+RELAX = 1.02
 
 
 class Sizer:
@@ -24,6 +26,7 @@ class Sizer:
         self._unit_s = unit_s
         self._tokens = float(min(FIRST, most))
         self._recent: deque[float] = deque(maxlen=RECENT)
+        self._allowed_s = unit_s
         self._hold = 0
 
     @property
@@ -39,10 +42,17 @@ class Sizer:
         self._recent.append(took_s)
         self._hold = max(0, self._hold - 1)
         longest = max(self._recent)
-        allowed_s = min(self._unit_s, longest * scale) if scale < 1.0 else self._unit_s
-        if took_s > allowed_s:
+        if scale < 1.0:
+            # the duty's share of a second, said only while a recent unit was longer
+            self._allowed_s = min(self._unit_s, longest * scale)
+        elif self._hold == 0:
+            # it may have grown since it was last said
+            self._allowed_s = min(self._unit_s, self._allowed_s * RELAX)
+        if took_s > self._allowed_s:
             # By this unit's own length: the longest one stays in view for eight units and must not be paid eight times.
-            self._tokens = max(1.0, tokens * allowed_s / took_s)
+            self._tokens = max(1.0, tokens * self._allowed_s / took_s)
             self._hold = RECENT
-        elif tokens >= self.tokens and self._hold == 0 and took_s * GROWTH <= allowed_s:
-            self._tokens = min(float(self.most), max(self._tokens * GROWTH, self._tokens + 1.0))
+        elif tokens >= self.tokens and self._hold == 0 and took_s * NEAR <= self._allowed_s:
+            # as far as the room that this unit left, never twice as much at once
+            factor = min(2.0, self._allowed_s / max(took_s, 1e-6) / NEAR)
+            self._tokens = min(float(self.most), max(self._tokens * factor, self._tokens + 1.0))

@@ -9,7 +9,7 @@ from typing import Any
 __all__ = ["added", "progress_of", "rates"]
 
 _SUMS = ("tokens", "prompt_tokens", "shared_tokens", "units", "busy_s", "idle_s", "paused_s", "wall_s", "load_s")
-_WORST = ("unit_worst_s", "yield_s", "width_most")
+_WORST = ("unit_worst_s", "yield_s", "width_most", "peak_rss_mb")
 
 
 def progress_of(lines: Iterable[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

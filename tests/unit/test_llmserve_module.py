@@ -1,0 +1,403 @@
+"""The parts of the llmserve runner that need no backend: sizes of units, prompts in slots, text, payloads, model files."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import struct
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BUNDLE = Path(__file__).resolve().parents[2] / "modules" / "llmserve"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def bundle() -> Iterator[None]:
+    """The runner's modules import each other by plain names, as they lie in one folder."""
+    sys.path.insert(0, str(BUNDLE))
+    before = set(sys.modules)
+    yield
+    sys.path.remove(str(BUNDLE))
+    for name in set(sys.modules) - before:
+        file = getattr(sys.modules[name], "__file__", None)
+        if file and Path(file).parent == BUNDLE:
+            del sys.modules[name]
+
+
+def load(name: str) -> Any:
+    return importlib.import_module(name)
+
+
+class Clock:
+    """Time passes only where a backend works."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class FakeCtl:
+    paused_s = 0.0
+    stop_after: int | None = None
+    points = 0
+
+    def safe_point(self) -> None:
+        self.points += 1
+        if self.stop_after is not None and self.points > self.stop_after:
+            raise InterruptedError
+
+
+class FakeDuty:
+    """A duty that measures by the clock, and whose share of a second a unit must fit."""
+
+    idle_s = 0.0
+
+    def __init__(self, clock: Clock, duty: float | None = None) -> None:
+        self.clock, self.duty = clock, duty
+        self.units: list[float] = []
+
+    @property
+    def busy_s(self) -> float:
+        return self.clock.now
+
+    @contextlib.contextmanager
+    def unit(self) -> Iterator[None]:
+        before = self.clock.now
+        yield
+        self.units.append(self.clock.now - before)
+
+    def scale(self) -> float:
+        longest = max(self.units[-8:])
+        return 1.0 if self.duty is None or longest <= self.duty else self.duty / longest
+
+
+class FakeBackend:
+    """Answers ``a`` until told to stop; every token costs the same time, and a step a little."""
+
+    name, device, unit_max = "fake", "cpu", 512
+
+    def __init__(self, clock: Clock, width: int = 4, context: int = 1000, token_s: float = 0.005) -> None:
+        self.clock, self.width, self.context, self.token_s = clock, width, context, token_s
+        self.unread: dict[int, int] = {}
+        self.shared: list[int] = []
+        self.most_live = self.largest = 0
+
+    def encode(self, prompt: Any) -> list[int]:
+        text = prompt.text if prompt.text is not None else prompt.messages[0][1]
+        return [ord(character) for character in text]
+
+    def open(self, shared: list[int]) -> None:
+        self.shared = shared
+
+    def start(self, slot: int, tokens: list[int], sampling: Any) -> None:
+        assert slot not in self.unread, "a slot is used by one prompt at a time"
+        self.unread[slot] = len(tokens) - len(self.shared)
+        self.most_live = max(self.most_live, len(self.unread))
+
+    def step(self, limit: int) -> tuple[int, list[tuple[int, int]]]:
+        held, news = 0, []
+        for slot, left in self.unread.items():
+            if held == limit:
+                break
+            take = min(limit - held, max(1, left))
+            held += take
+            self.unread[slot] = max(0, left - take)
+            if self.unread[slot] == 0:
+                news.append((slot, ord("a")))
+        assert 0 < held <= limit
+        self.largest = max(self.largest, held)
+        self.clock.now += 0.002 + held * self.token_s
+        return held, news
+
+    def piece(self, token: int) -> bytes:
+        return chr(token).encode()
+
+    def ends(self, token: int) -> bool:
+        return False
+
+    def stop(self, slot: int) -> None:
+        del self.unread[slot]
+
+    def close(self) -> None:
+        return
+
+
+def run(prompts: list[Any], duty: float | None = None, wall_s: float = 1e9, **backend: Any) -> tuple[Any, ...]:
+    clock = Clock()
+    engine, ctl, governor = FakeBackend(clock, **backend), FakeCtl(), FakeDuty(clock, duty)
+    done: list[Any] = []
+    batch = load("batching").Batch(engine, ctl, governor, wall_s, done.append, clock=clock)
+    batch.run(load("prompts").parse({"prompts": prompts, "max_tokens": 10, "backend": "stub"}).prompts)
+    return done, batch.figures, engine, governor
+
+
+def test_prompts_are_decoded_together_and_refilled_and_each_finishes_once() -> None:
+    done, figures, engine, _ = run([f"{n:02d} and something of its own" for n in range(11)], width=4)
+    assert sorted(one.prompt.id for one in done) == sorted(str(n) for n in range(11))
+    assert {(one.text, one.finish, one.tokens) for one in done} == {("a" * 10, "length", 10)}
+    assert engine.most_live == figures.width_most == 4
+    assert not engine.unread
+
+
+def test_a_common_beginning_is_shared_and_each_prompt_keeps_a_token() -> None:
+    prefix = load("batching").common_prefix
+    assert prefix([[1] * 20 + [2], [1] * 20 + [3]]) == [1] * 20
+    assert prefix([[1] * 20, [1] * 20]) == [1] * 19
+    assert prefix([[1] * 20, [1] * 20 + [4]]) == [1] * 19
+    assert prefix([[1] * 10, [1] * 10 + [4]]) == [], "too short to be worth it"
+    assert prefix([[1] * 40]) == []
+
+
+@pytest.mark.parametrize("duty", [None, 0.5, 0.1, 0.05])
+def test_units_come_to_fit_both_bounds_and_fill_them(duty: float | None) -> None:
+    _, _, _, governor = run([f"{n} " + "x" * 400 for n in range(20)], duty=duty, width=16)
+    settled = governor.units[20:]
+    allowed = min(0.2, duty if duty is not None else 0.2)
+    assert max(settled) <= allowed * 1.1
+    assert sorted(settled)[len(settled) // 2] >= 0.5 * allowed, "units are not needlessly small"
+
+
+def test_the_width_follows_what_a_unit_may_hold() -> None:
+    _, wide, _, _ = run(["x" * 5 + str(n) for n in range(40)], width=16)
+    _, narrow, _, _ = run(["x" * 5 + str(n) for n in range(40)], width=16, duty=0.02)
+    assert wide.width_most == 16
+    assert narrow.unit_worst_s <= 8 * 0.005 + 0.003, "the first units are small before anything is known"
+    assert narrow.units > 2 * wide.units
+
+
+def test_prompts_without_room_or_tokens_are_refused_and_the_others_go_on() -> None:
+    done, _, _, _ = run(["x" * 95, "y" * 90], context=100)
+    by_id = {one.prompt.id: one for one in done}
+    assert by_id["0"].error["code"] == "too_long"
+    assert by_id["1"].text == "a" * 10
+
+
+def test_a_prompt_ends_at_the_wall_limit_with_what_it_has() -> None:
+    done, _, _, _ = run(["x"], wall_s=0.02)
+    assert done[0].finish == "wall"
+    assert 0 < done[0].tokens < 10
+
+
+def test_a_stop_is_met_between_two_units_and_loses_only_what_was_open() -> None:
+    clock = Clock()
+    engine, ctl = FakeBackend(clock, width=2), FakeCtl()
+    ctl.stop_after = 20
+    done: list[Any] = []
+    batch = load("batching").Batch(engine, ctl, FakeDuty(clock), 1e9, done.append, clock=clock)
+    with pytest.raises(InterruptedError):
+        batch.run(load("prompts").parse({"prompts": ["a", "b", "c", "d"], "max_tokens": 10}).prompts)
+    assert {one.prompt.id for one in done} == {"0", "1"}
+    assert batch.figures.yield_s >= batch.figures.unit_worst_s
+
+
+def test_text_of_pieces_stop_strings_and_cut_characters() -> None:
+    sequence, prompts = load("sequence").Sequence, load("prompts")
+
+    def taken(pieces: list[bytes], **options: Any) -> Any:
+        prompt = prompts.parse({"prompts": [{"prompt": "p", **options}]}).prompts[0]
+        one = sequence(prompt, 1, 0.0)
+        for piece in pieces:
+            one.take(piece, 1.0, end=piece == b"<end>")
+            if one.finish:
+                break
+        return one
+
+    assert taken([b"\xe2\x82", b"\xac!", b"<end>"]).text == "\u20ac!"
+    assert taken([b"one EN", b"D two"], stop=["END"]).text == "one "
+    assert taken([b"aXb", b"Y"], stop=["Y", "X"]).text == "a"
+    cut = taken([b"ok\xe2\x82"], max_tokens=1)
+    assert (cut.text, cut.finish) == ("ok\ufffd", "length")
+
+
+@pytest.mark.parametrize(
+    ("payload", "named"),
+    [
+        ([], "no object"),
+        ({"prompts": []}, "prompts"),
+        ({"prompts": ["a"], "extra": 1}, "extra"),
+        ({"prompts": ["a"], "backend": "gpt"}, "backend"),
+        ({"prompts": ["a"], "model": "../secret"}, "model"),
+        ({"prompts": ["a"], "model": "a/b.gguf"}, "model"),
+        ({"prompts": ["a"], "backend": "llamacpp"}, "needs a model"),
+        ({"prompts": [{"id": "x", "prompt": "a"}, {"id": "x", "prompt": "b"}]}, "twice"),
+        ({"prompts": [{"prompt": "a", "messages": []}]}, "either prompt or messages"),
+        ({"prompts": ["a"], "max_tokens": 0}, "max_tokens"),
+        ({"prompts": ["a"], "temperature": True}, "temperature"),
+    ],
+)
+def test_a_payload_that_can_never_succeed_is_named(payload: Any, named: str) -> None:
+    with pytest.raises(load("envelope").BadSpec, match=named):
+        load("prompts").parse(payload)
+
+
+def gguf(keys: list[tuple[str, int, bytes]], tensors: int = 1, magic: bytes = b"GGUF", version: int = 3) -> bytes:
+    def text(value: str) -> bytes:
+        return struct.pack("<Q", len(value)) + value.encode()
+
+    head = magic + struct.pack("<IQQ", version, tensors, len(keys))
+    for name, kind, value in keys:
+        head += text(name) + struct.pack("<I", kind) + value
+    for number in range(tensors):
+        head += text(f"t{number}") + struct.pack("<IQIQ", 1, 4, 0, 0)
+    return head + b"\0" * (-len(head) % 32) + b"\0" * 16
+
+
+ARCHITECTURE = ("general.architecture", 8, struct.pack("<Q", 5) + b"llama")
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"", "no GGUF"),
+        (b"PK\x03\x04zip", "no GGUF"),
+        (b"GGUF\x03", "truncated"),
+        ((b"GGUF" + struct.pack("<IQQ", 3, 1, 1) + b"\0" * 37)[:37], "no name"),
+        (gguf([ARCHITECTURE], version=1), "version"),
+        (gguf([ARCHITECTURE], tensors=0), "0 tensors"),
+        (gguf([("x", 99, b"")]), "unknown type"),
+        (gguf([("x", 8, struct.pack("<Q", 1 << 60))]), "bytes long"),
+        (gguf([("x", 9, struct.pack("<IQ", 10, 1 << 23))]), "truncated"),
+        (gguf([ARCHITECTURE, ARCHITECTURE]), "twice"),
+        (gguf([]), "0 keys"),
+        (gguf([("x", 4, b"\1\0\0\0")]), "architecture"),
+        (gguf([ARCHITECTURE])[:-12], "truncated"),
+    ],
+)
+def test_case_099_a_file_that_is_no_whole_model_is_refused_with_the_reason(
+    tmp_path: Path, data: bytes, why: str
+) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(data)
+    module = load("gguf")
+    with pytest.raises(module.BadModel, match=why):
+        module.read_header(str(path))
+
+
+def test_a_whole_head_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    numbers = {"block_count": 2, "attention.head_count": 4, "embedding_length": 64, "context_length": 512}
+    keys = [ARCHITECTURE, *((f"llama.{name}", 4, struct.pack("<I", value)) for name, value in numbers.items())]
+    path.write_bytes(gguf(keys))
+    header = load("gguf").read_header(str(path))
+    assert (header.architecture, header.context, header.layers) == ("llama", 512, 2)
+    assert header.kv_bytes_per_token == 2 * 2 * 2 * 64
+    assert header.bytes == path.stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("script", "kind", "words"),
+    [
+        ("import os; os.abort()", "BadModel", "signal 6"),
+        ("print('no tensors'); raise SystemExit(2)", "BadModel", "no tensors"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "OSError", "-9"),
+        ("raise SystemExit(0)", "", ""),
+    ],
+)
+def test_case_099_what_kills_the_child_that_loads_a_model_is_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, kind: str, words: str
+) -> None:
+    models = load("models")
+    monkeypatch.setenv("OARBANK_MODULE_DATA", str(tmp_path))
+    (tmp_path / "models").mkdir()
+    path = tmp_path / "models" / "m.gguf"
+    path.write_bytes(b"x")
+    monkeypatch.setattr(models, "__file__", str(tmp_path / "models.py"))
+    (tmp_path / "probe.py").write_text(script)
+    ctl = types.SimpleNamespace(check=lambda: False)
+    if not kind:
+        models.probe(path, ctl)
+        (tmp_path / "probe.py").write_text("raise SystemExit(2)")
+        models.probe(path, ctl)  # a file that was loaded once is not tried again
+        path.write_bytes(b"other")
+        with pytest.raises(models.BadModel):
+            models.probe(path, ctl)
+        return
+    with pytest.raises(models.BadModel if kind == "BadModel" else OSError, match=words):
+        models.probe(path, ctl)
+
+
+def test_mlx_is_driven_a_prompt_at_a_turn_through_its_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLX runs on Apple silicon only: its calls are stood in for, the code around them is the real one."""
+    seen: list[tuple[str, Any]] = []
+
+    class Array(list):  # type: ignore[type-arg]
+        def __getitem__(self, key: Any) -> Any:
+            return self if key is None else super().__getitem__(key)
+
+    class Core(types.ModuleType):
+        array = staticmethod(Array)
+        random = types.SimpleNamespace(seed=lambda seed: seen.append(("seed", seed)))
+        metal = types.SimpleNamespace(device_info=lambda: {"memory_size": 1000})
+
+        @staticmethod
+        def set_memory_limit(size: int) -> None:
+            seen.append(("memory limit", size))
+
+        @staticmethod
+        def eval(what: Any) -> None:
+            return
+
+        @staticmethod
+        def synchronize() -> None:
+            seen.append(("synchronize", None))
+
+    class Model:
+        args = types.SimpleNamespace(max_position_embeddings=64)
+
+        def __call__(self, tokens: Any, cache: Any) -> None:
+            seen.append(("read", len(tokens)))
+
+    class Tokenizer:
+        chat_template = "x"
+        eos_token_ids = (0,)
+
+        def apply_chat_template(self, turns: Any, add_generation_prompt: bool) -> list[int]:
+            return [ord(character) for character in turns[0]["content"]]
+
+        def decode(self, tokens: list[int]) -> str:
+            return chr(tokens[0])
+
+    def generate_step(prompt: Any, model: Any, **options: Any) -> Iterator[tuple[int, None]]:
+        assert len(prompt) == 1
+        assert options["prefill_step_size"] == 2048
+        while True:
+            yield ord("z"), None
+
+    def module(name: str, **names: Any) -> types.ModuleType:
+        made = types.ModuleType(name)
+        for key, value in names.items():
+            setattr(made, key, value)
+        return made
+
+    core = Core("mlx.core")
+    stand_ins = {
+        "mlx": module("mlx", core=core),
+        "mlx.core": core,
+        "mlx_lm": module("mlx_lm", load=lambda path: (Model(), Tokenizer())),
+        "mlx_lm.generate": module("mlx_lm.generate", generate_step=generate_step),
+        "mlx_lm.models": module("mlx_lm.models"),
+        "mlx_lm.models.cache": module("mlx_lm.models.cache", make_prompt_cache=lambda model: []),
+        "mlx_lm.sample_utils": module("mlx_lm.sample_utils", make_sampler=lambda **options: options),
+    }
+    for name, stand_in in stand_ins.items():
+        monkeypatch.setitem(sys.modules, name, stand_in)
+    request = load("prompts").parse(
+        {"prompts": ["x" * 20, "y" * 8, "q" * 70], "max_tokens": 3, "model": "m", "backend": "mlx"}
+    )
+    backend = load("backend_mlx").MlxBackend(request, "m")
+    clock, done = Clock(), []
+    batch = load("batching").Batch(backend, FakeCtl(), FakeDuty(clock), 1e9, done.append, clock=clock)
+    batch.run(request.prompts)
+    assert {one.prompt.id: one.text for one in done} == {"0": "zzz", "1": "zzz", "2": ""}
+    assert next(one for one in done if one.prompt.id == "2").error["code"] == "too_long"
+    assert ("memory limit", 600) in seen
+    assert max(size for what, size in seen if what == "read") < 20, "a prompt is read in pieces"
+    assert json.dumps([what for what, _ in seen]).count("synchronize") >= 6
