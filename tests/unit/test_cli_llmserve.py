@@ -1,0 +1,144 @@
+"""``llmserve`` and ``mod``: what is refused before anything starts, and what is shown of what is kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cotenant import fleet, store
+from cotenant.cli import fleet_link, llmserve_input
+from policies.prompts import BatchSpec, parse_list
+from tests.cli_runner import Cli, cli, home
+
+__all__ = ["cli", "home"]
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Flow runs asked for, where a Prefect server would take them; models are not looked at."""
+    runs: list[dict[str, Any]] = []
+
+    def run_flow(url: str, deployment: str, parameters: dict[str, Any], node: str) -> str:
+        runs.append({"deployment": deployment, "node": node, **parameters})
+        return f"00000000-0000-0000-0000-{len(runs):012d}"
+
+    monkeypatch.setattr(fleet_link, "connect", lambda settings: fleet_link.Fleet("http://127.0.0.1:1/api"))
+    monkeypatch.setattr(fleet, "run_flow", run_flow, raising=False)
+    monkeypatch.setattr(llmserve_input, "check_model", lambda settings, spec, notes: None)
+    return runs
+
+
+def prompts(tmp_path: Path, *lines: object) -> str:
+    file = tmp_path / "p.jsonl"
+    file.write_text("".join(line if isinstance(line, str) else json.dumps(line) + "\n" for line in lines))
+    return str(file)
+
+
+def test_bad_lines_are_listed_and_nothing_starts(cli: Cli, tmp_path: Path, started: list[dict[str, Any]]) -> None:
+    file = prompts(tmp_path, {"prompt": "a"}, '{"prompt": \n', {"prompt": "b", "maxtokens": 1})
+    said = cli("llmserve", "queue", file)
+    assert said.code == 2
+    assert "line 2: this is no JSON" in said.err
+    assert "line 3: it has maxtokens" in said.err
+    assert "--skip-bad" in said.err
+    assert started == []
+    said = cli("llmserve", "queue", file, "--skip-bad", "--json")
+    assert said.code == 0, said.err
+    assert said.json["data"]["prompts"] == 1
+    assert [words.split(":")[0] for words in said.json["messages"]] == ["left out", "left out"]
+
+
+def test_the_same_prompts_twice_are_a_second_batch_and_said_so(
+    cli: Cli, tmp_path: Path, started: list[dict[str, Any]]
+) -> None:
+    file = prompts(tmp_path, {"prompt": "a"}, {"prompt": "b"})
+    first = cli("llmserve", "queue", file, "--json").json["data"]
+    second = cli("llmserve", "queue", file, "--json").json
+    assert second["data"]["batch"] != first["batch"]
+    assert first["batch"] in second["messages"][0]
+    skipped = cli("llmserve", "queue", file, "--dedupe", "--json").json["data"]
+    assert (skipped["queued"], skipped["batch"]) == (False, second["data"]["batch"])
+    other = cli("llmserve", "queue", file, "--dedupe", "--max-tokens", "5", "--json").json["data"]
+    assert other["queued"], "other options are other work"
+    assert [run["batch"] for run in started] == [first["batch"], second["data"]["batch"], other["batch"]]
+
+
+def test_a_batch_is_shown_with_its_results(cli: Cli, tmp_path: Path, home: Path, started: list[dict[str, Any]]) -> None:
+    batch = cli("llmserve", "queue", prompts(tmp_path, {"prompt": "a"}, {"prompt": "b"}), "--json").json["data"][
+        "batch"
+    ]
+    engine = store.open(store.default_url(home))
+    store.next_job(engine, batch)
+    done = {"id": "0", "text": "hello", "finish": "stop", "prompt_tokens": 1, "tokens": 2, "error": None}
+    figures = {"tokens": 2, "busy_s": 0.5, "wall_s": 2.0}
+    store.take_over(engine, batch, 0, [done], [figures], after=0, place=9)
+    status = cli("llmserve", "status", batch)
+    assert status.code == 0, status.err
+    assert "1 of 2 done, 0 failed" in status.out
+    assert "4.0" in status.out
+    assert cli("llmserve", "list", "--json").json["data"][0]["open"] == 1
+    out = tmp_path / "out.jsonl"
+    got = cli("llmserve", "results", batch, "-o", str(out))
+    assert got.code == 1, "a prompt is open"
+    first, second = (json.loads(line) for line in out.read_text().splitlines())
+    assert (first["text"], first["state"]) == ("hello", "done")
+    assert (second["text"], second["state"]) == (None, "open")
+    missing = cli("llmserve", "status", batch[:-1])
+    assert missing.code == 2
+    assert f"did you mean '{batch}'" in missing.err
+
+
+def test_operations_of_modules(cli: Cli, started: list[dict[str, Any]]) -> None:
+    asked = json.dumps({"prompts": ["a", "b"], "backend": "stub", "max_tokens": 9})
+    said = cli("mod", "llmserve", "queue_prompts", "-p", asked, "--json")
+    assert said.code == 0, said.err
+    assert (said.json["data"]["prompts"], len(started)) == (2, 1)
+    for words, named in (
+        (("mod", "llmserv", "queue_prompts"), "llmserve"),
+        (("mod", "llmserve", "queue"), "queue_prompts"),
+        (("mod", "llmserve", "queue_prompts", "-p", '{"prompts": ["a"], "maxtokens": 1}'), "maxtokens"),
+        (("mod", "llmserve", "queue_prompts", "-p", '{"prompts": []}'), "no prompt"),
+        (("mod", "llmserve", "queue_prompts", "-p", "{}"), "no list"),
+    ):
+        said = cli(*words)
+        assert said.code == 2
+        assert named in said.err
+    assert len(started) == 1
+
+
+def test_requests_name_the_model_where_the_command_does_not() -> None:
+    def request(number: int, model: str) -> dict[str, Any]:
+        body = {"model": model, "messages": [{"role": "user", "content": "x"}]}
+        return {"custom_id": str(number), "url": "/v1/chat/completions", "body": body}
+
+    one, two = parse_list([request(1, "a")]), parse_list([request(1, "a"), request(2, "b")])
+    assert llmserve_input.spec_of({"node": "n"}, one).model == "a"
+    assert llmserve_input.spec_of({"node": "n", "model": "m"}, two).model == "m"
+    with pytest.raises(Exception, match="they name the models a, b"):
+        llmserve_input.spec_of({"node": "n"}, two)
+
+
+@pytest.mark.parametrize("name", ["../x.gguf", "a/b.gguf", ".hidden", "x" * 300])
+def test_a_model_with_a_path_for_a_name_is_refused(cli: Cli, tmp_path: Path, name: str) -> None:
+    file = tmp_path / "m.gguf"
+    file.write_bytes(b"GGUF")
+    said = cli("llmserve", "add-model", str(file), "--name", name)
+    assert said.code == 2
+    assert "no plain file name" in said.err
+
+
+def test_a_file_that_is_no_model_is_refused_with_the_reason(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "m.gguf"
+    file.write_bytes(b"not a model")
+    said = cli("llmserve", "add-model", str(file))
+    assert said.code == 2
+    assert "no GGUF file" in said.err
+
+
+def test_a_spec_that_cannot_be_used_names_the_option() -> None:
+    with pytest.raises(Exception, match="temperature 11"):
+        llmserve_input.spec_of({"node": "n", "temperature": 11}, parse_list(["a"]))
+    assert BatchSpec(node="n").per_job == 100
