@@ -172,7 +172,7 @@ def _floor(home: Path) -> Iterator[Side]:
 
 
 @contextlib.contextmanager
-def _agent(home: Path) -> Iterator[tuple[Side, AgentClient]]:
+def _agent(home: Path) -> Iterator[tuple[Side, AgentClient, int]]:
     path = _fresh(home / "program")
     bundle = home / "modules" / "still"
     bundle.mkdir(parents=True)
@@ -192,7 +192,7 @@ def _agent(home: Path) -> Iterator[tuple[Side, AgentClient]]:
         _wait("four runners", lambda: len(list(jobs.glob("*/work/phase"))) == RUNNERS)
         told = [json.loads(document.read_text()) for document in jobs.glob("*/runner.json")]
         side = Side(path, [int(runner["pid"]) for runner in told])
-        yield side, client
+        yield side, client, agent.pid
         side.close()
     finally:
         agent.terminate()
@@ -248,7 +248,7 @@ def _both(agent: Side, floor: Side, changes: int) -> None:
     for _ in range(changes):
         for side in rng.sample([agent, floor], 2):
             side.change()
-            time.sleep(rng.uniform(0.01, 0.05))
+            time.sleep(rng.uniform(0.03, 0.1))
 
 
 def measure(quick: bool) -> Sequence[Figure]:
@@ -256,7 +256,8 @@ def measure(quick: bool) -> Sequence[Figure]:
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
-        with _floor(home) as floor, _agent(home) as (agent, client):
+        with _floor(home) as floor, _agent(home) as (agent, client, pid):
+            before_s = _cpu_s(pid)
             for how, competitors in (("idle", 0), ("all cores busy", os.cpu_count() or 1)):
                 agent.latencies_ms.clear()
                 floor.latencies_ms.clear()
@@ -268,10 +269,17 @@ def measure(quick: bool) -> Sequence[Figure]:
                     bound = None if quick and share > 0.5 else ("<=", TIMES_FLOOR)
                     seen = f"{ours:.3f} ms; floor {bare:.3f} ms"
                     figures.append(figure(f"{how}: p{share * 100:g} over the floor's", ours / bare, "x", bound, seen))
+            used_ms = 1e3 * (_cpu_s(pid) - before_s) / (2 * changes)
             own = next(row for row in client.call("sources") if row["role"] == "phase")
     figures.append(figure("the agent's own figure, p50", own["latency_p50_ms"], "ms", None, "write to last SIGSTOP"))
     figures.append(figure("the agent's own figure, p99", own["latency_p99_ms"], "ms"))
+    figures.append(figure("the agent's CPU time a change, begin to end", used_ms, "ms"))
     return figures
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":

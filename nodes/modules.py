@@ -137,6 +137,10 @@ class ModuleStore:
 
     def get(self, name: str) -> ModuleState | None:
         """By short name or id."""
+        with self._lock:
+            for state in self._states.values():
+                if name in (state.short, state.module):
+                    return state
         return next((state for state in self.list() if name in (state.short, state.module)), None)
 
     def ready(self, name: str) -> tuple[bool, str]:

@@ -17,6 +17,7 @@ from nodes import patience
 from nodes.agent.core import Agent
 from nodes.agent.lean import give_back_memory
 from nodes.agent.owner_verbs import OwnerVerbs
+from nodes.agent.prompt import ask_for_short_turns
 from nodes.agent.verbs import Verbs
 from nodes.client import node_dir, socket_path
 from nodes.clock import monotonic_s
@@ -102,6 +103,7 @@ async def run(
     owner_socket: Path | None = None,
 ) -> int:
     patience.install()
+    ask_for_short_turns()
     agent = Agent(home, node, modules, pace, owner_socket)
     agent.slots = slots if slots > 0 else agent.slots
     loop = asyncio.get_running_loop()

@@ -24,10 +24,10 @@ from policies.units import Unit, in_scope
 
 __all__ = ["AtOnce", "Paused"]
 
-# How long the loop looks whether its SIGSTOPs took effect, and how often. A runner that waits for a core meanwhile does
-# nothing either; ``Attempt.step`` confirms its hold later.
-LOOK_S = 1e-3
-LOOK_EVERY_S = 1e-4
+# For so long at most the loop leaves the core to the runners: each must be scheduled once more to stop, and on a busy machine
+# all that the agent does first (walks, journal) would be done in their place. It looks in growing intervals whether they did.
+LOOK_S = 20e-3
+FIRST_LOOK_S = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +58,20 @@ class AtOnce:
         self._section = Section()
         self._paused_by: dict[tuple[str, int], list[Attempt]] = {}
         self._immediate: frozenset[str] = frozenset()
+        self._prepared: tuple[Section, list[str]] | None = None
 
     def configure(self, section: Section) -> None:
         self._section = section
+        self._prepared = None
         self._immediate = frozenset(rule.id for rule in section.rules if rule.immediate)
         self.prepare()
 
     def prepare(self) -> None:
-        """Which attempts each phase pauses. To be called when attempts came or went."""
+        """Which attempts each phase pauses. To be called when attempts may have come or gone."""
+        now = (self._section, [attempt.attempt_id for attempt in self._jobs.attempts()])
+        if now == self._prepared:
+            return
+        self._prepared = now
         device = self._section.node.duty_device
         units = [(attempt, self._unit(attempt)) for attempt in self._jobs.attempts()]
         self._paused_by = {
@@ -113,17 +119,17 @@ class AtOnce:
 
 def _seen_stopped(attempts: Sequence[Attempt]) -> bool:
     """Whether every runner's process is in state T, looked at for no longer than ``LOOK_S``."""
-    left = [attempt for attempt in attempts if attempt.runner is not None]
-    if len(left) < len(attempts):
+    if any(attempt.runner is None for attempt in attempts):
         return False
-    until_s = monotonic_s() + LOOK_S
-    while True:
-        left = [attempt for attempt in left if not _stopped(attempt)]
-        if not left:
-            return True
-        if monotonic_s() >= until_s:
-            return False
-        time.sleep(LOOK_EVERY_S)
+    until_s, pause_s = monotonic_s() + LOOK_S, FIRST_LOOK_S
+    for attempt in attempts:
+        while not _stopped(attempt):
+            left_s = until_s - monotonic_s()
+            if left_s <= 0.0:
+                return False
+            time.sleep(min(pause_s, left_s))
+            pause_s *= 1.5
+    return True
 
 
 def _stopped(attempt: Attempt) -> bool:

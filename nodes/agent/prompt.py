@@ -1,0 +1,53 @@
+"""Being woken soon: the agent asks for short turns on the processor, so that its turns come early.
+
+A task that asks the scheduler for a short slice is given no more time than before; it is given it in smaller pieces with nearer
+deadlines, so that one that sleeps and wakes (as the agent does) runs before the others have used up theirs. Linux 6.12 and
+later; elsewhere nothing changes. What the agent starts does not inherit it.
+
+Measured with a process that is woken by inotify and then works for 4 ms, two cores shared with twenty others: wake to four
+runners stopped 4.1 ms without and 3.1 ms with it (median of 240 each).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+
+__all__ = ["ask_for_short_turns"]
+
+SLICE_NS = 100_000  # the shortest that the kernel grants
+_SETATTR = {"x86_64": 314, "aarch64": 274}
+_SCHED_OTHER = 0
+_RESET_ON_FORK = 0x01
+
+
+class _SchedAttr(ctypes.Structure):
+    _fields_ = (
+        ("size", ctypes.c_uint32),
+        ("policy", ctypes.c_uint32),
+        ("flags", ctypes.c_uint64),
+        ("nice", ctypes.c_int32),
+        ("priority", ctypes.c_uint32),
+        ("runtime_ns", ctypes.c_uint64),
+        ("deadline_ns", ctypes.c_uint64),
+        ("period_ns", ctypes.c_uint64),
+    )
+
+
+def ask_for_short_turns() -> bool:
+    """For the calling thread. Whether the kernel took it."""
+    number = _SETATTR.get(platform.machine())
+    if number is None or not hasattr(os, "sched_getscheduler") or os.sched_getscheduler(0) != _SCHED_OTHER:
+        return False
+    attr = _SchedAttr(
+        size=ctypes.sizeof(_SchedAttr),
+        policy=_SCHED_OTHER,
+        flags=_RESET_ON_FORK,
+        nice=os.getpriority(os.PRIO_PROCESS, 0),
+        runtime_ns=SLICE_NS,
+    )
+    try:
+        return ctypes.CDLL(None, use_errno=True).syscall(number, 0, ctypes.byref(attr), 0) == 0
+    except (OSError, AttributeError):
+        return False
