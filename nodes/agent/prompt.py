@@ -48,6 +48,6 @@ def ask_for_short_turns() -> bool:
         runtime_ns=SLICE_NS,
     )
     try:
-        return ctypes.CDLL(None, use_errno=True).syscall(number, 0, ctypes.byref(attr), 0) == 0
+        return bool(ctypes.CDLL(None, use_errno=True).syscall(number, 0, ctypes.byref(attr), 0) == 0)
     except (OSError, AttributeError):
         return False
