@@ -10,7 +10,7 @@ TEST_GROUPS := unit node flows faults mutants model
 PYTEST ?= $(BIN)/python -m pytest -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test-sabotage demo demo-full test test-unit lint bench lock clean $(TEST_GROUPS:%=test-%)
+.PHONY: help setup test-sabotage demo demo-full test test-unit lint bench mutants lock clean $(TEST_GROUPS:%=test-%)
 
 help:
 	@echo "make setup      the environment in .venv (uv where it is on PATH, else pip), locked versions"
@@ -21,6 +21,7 @@ help:
 	@echo "make test-sabotage  500 prompts while something kills a process every few seconds"
 	@echo "make lint       formatting, lint, types, import rules"
 	@echo "make bench      all benchmarks, into benchmarks/RESULTS.md"
+	@echo "make mutants    every fault put in on purpose, each of which must turn tests red (CI runs the quick ones)"
 	@echo "make lock       requirements.lock anew (needs uv)"
 	@echo "make clean      remove .venv and caches"
 
@@ -60,6 +61,9 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks
+
+mutants: $(READY)
+	$(BIN)/python -m tests.mutants
 
 lock:
 	@command -v uv >/dev/null || { echo "make lock needs uv on PATH (https://docs.astral.sh/uv/)" >&2; exit 2; }

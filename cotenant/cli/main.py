@@ -20,6 +20,7 @@ from cotenant.cli import (
     module,
     node,
     protection,
+    sdk,
     service,
     timeline,
     workload,
@@ -50,6 +51,7 @@ mod.register(app)
 workload.register(app)
 service.register(app)
 backup.register(app)
+sdk.register(app)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -73,6 +73,7 @@ class Launcher:
         self.lost_since: float | None = None
         self.lost_count = 0
         self.told_to_end: int | None = None
+        self.left: list[str] = []
         self.kill_at: float | None = None
         self.freeze_until: float | None = None
         self.pause_sample: tuple[float, int] | None = None
@@ -370,6 +371,7 @@ class Launcher:
 
     def _clear_away(self) -> None:
         """Kill what the runner left behind. The attempt has ended when this launcher has no child left, not before."""
+        self.left = self._left_behind(float(self.told.get("linger_s", 0.0)))
         pause_s = 0.002
         while self._reap():
             self._kill()
@@ -380,6 +382,17 @@ class Launcher:
         if self.group is not None:
             self.group.kill()
             self.group.remove()
+
+    def _left_behind(self, linger_s: float) -> list[str]:
+        """Names of the processes that outlive the runner by more than ``linger_s``."""
+        deadline = time.monotonic() + linger_s
+        while True:
+            left = [proc for proc in self._below() if not proc.dead]
+            if not left or time.monotonic() >= deadline:
+                return [f"{proctree.name_of(proc.pid)} ({proc.pid})" for proc in left]
+            self._reap()
+            self._pump()
+            time.sleep(0.02)
 
     def _report(self) -> None:
         assert self.status is not None
@@ -395,6 +408,7 @@ class Launcher:
             "wall_s": time.monotonic() - self.started_mono,
             "cpu_s": children.ru_utime + children.ru_stime,
             "max_rss_bytes": children.ru_maxrss * 1024,
+            "left": self.left,
         }
         deadline = time.monotonic() + self.adopt_s
         while time.monotonic() < deadline:

@@ -13,7 +13,7 @@ import signal
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-__all__ = ["CLOCK_TICKS", "STOPPED", "Proc", "ProcSystem", "System", "signal_tree", "walk"]
+__all__ = ["CLOCK_TICKS", "STOPPED", "Proc", "ProcSystem", "System", "name_of", "signal_tree", "walk"]
 
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 STOPPED = "Tt"
@@ -144,6 +144,15 @@ class ProcSystem:
         fd = self._grips.pop(who, None)
         if fd is not None:
             os.close(fd)
+
+
+def name_of(pid: int) -> str:
+    """The kernel's name of it (15 characters); ? where it is gone."""
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return "?"
 
 
 def _kernel_lists_children() -> bool:

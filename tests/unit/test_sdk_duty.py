@@ -329,3 +329,18 @@ def test_a_control_of_another_host_is_followed(monkeypatch: pytest.MonkeyPatch) 
         work()
     assert starts[0] == pytest.approx(1000.0 + 4 * module.LOOK_S)
     assert [b - a for a, b in itertools.pairwise(starts)] == pytest.approx([0.1] * (len(starts) - 1), abs=0.011)
+
+
+def test_bursts_stay_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However dear waking is, no more than 10 ms of units run in a row."""
+    clock = Clock(wake_cpu_s=0.0009)
+    governor = governed(clock, "cpu", 0.2, monkeypatch)
+    row, longest = 0, 0
+    before = clock.now
+    for _ in range(600):
+        with governor.unit():
+            row = row + 1 if clock.now == before else 1
+            longest = max(longest, row)
+            clock.work(0.001)
+            before = clock.now
+    assert 2 < longest <= 13, "ten, and what lateness earned"

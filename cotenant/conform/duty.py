@@ -1,0 +1,106 @@
+"""One duty spec: the runner's reports and the kit's own measure, over the same stretch."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from cotenant.conform import judge
+from cotenant.conform.check import Check
+from cotenant.conform.host import probe
+from cotenant.conform.running import Bench, Run
+from cotenant.conform.specs import DutySpec
+from nodes.modules import ModuleState
+
+__all__ = ["check_duty", "compared", "whole"]
+
+BEGIN_LIMIT_S = 60.0
+# the unit that was under way when the document changed
+SETTLE_S = 0.5
+REPORT_S = 2.0
+# a report may be this late, and two in a row are needed
+REPORTS_WAIT_S = 3.0 * REPORT_S
+
+
+def check_duty(bench: Bench, module: ModuleState, spec: DutySpec) -> Iterator[Check]:
+    """Checks ``duty-reported``, ``duty-measured``, ``duty-honest`` and ``meter`` of one spec."""
+    host = probe(1.0)
+    run = bench.start(module, spec.stage, spec.payload)
+    try:
+        if not run.until(lambda: run.begun, BEGIN_LIMIT_S / host.share):
+            why = "it ended before" if run.ended is not None else f"not within {BEGIN_LIMIT_S / host.share:.0f} s"
+            yield Check(f"duty-reported {spec.name}", "FAIL", f"no phase: {why}; {run.last_words()}".rstrip("; "))
+            return
+        run.set_duty(spec.duty)
+        asked_wall_s = time.time()
+        run.for_s(SETTLE_S / host.share)
+        run.measure()
+        began = time.monotonic()
+        run.for_s(spec.window_s)
+        run.until(
+            lambda: len(compared(run.reports(), asked_wall_s, run)) >= 1, REPORTS_WAIT_S / host.share + host.late_s
+        )
+        ended_early = run.ended is not None
+        if not ended_early:
+            run.measure()
+        ended = run.meter.at_s[-1] if run.meter.at_s else began
+        reports = run.reports()
+    finally:
+        run.finish()
+    if ended_early:
+        why = f"it ended after {ended - began:.1f} s of the {spec.window_s:g} s window: give it a longer task"
+        yield Check(f"duty-measured {spec.name}", "FAIL", f"{why}; {run.last_words()}".rstrip("; "))
+        return
+    kept = whole(reports, asked_wall_s)
+    yield Check(f"duty-reported {spec.name}", *judge.reported(kept, spec.duty))
+    devices = {str(report.get("device")) for report in kept}
+    cores = run.attempt.cores
+    if devices == {"cpu"}:
+        share = judge.share_of(run.meter.used_s(began, ended), ended - began, cores)
+        yield Check(f"duty-measured {spec.name}", *judge.within(share, spec.duty, cores, host.share))
+        intervals = compared(reports, asked_wall_s, run)
+        yield Check(f"duty-honest {spec.name}", *judge.honest(intervals, cores))
+        yield _meter(spec.name, run)
+    else:
+        why = "no report says on which device" if not kept else "no meter of this device on this host"
+        yield Check(f"duty-measured {spec.name}", "skip", why)
+    run.remove()
+
+
+def _meter(name: str, run: Run) -> Check:
+    """The kit's meter of this run against the kernel's own count at its end."""
+    told = run.ended or {}
+    if not run.meter.at_s or told.get("cpu_s") is None:
+        return Check(f"meter {name}", "FAIL", "the runner's end was not seen")
+    after_s = max(0.0, float(told["ended_mono_s"]) - run.meter.at_s[-1]) * max(1.0, run.attempt.cores)
+    return Check(f"meter {name}", *judge.tree_agrees(run.meter.total_s, float(told["cpu_s"]), after_s))
+
+
+def whole(reports: Sequence[Mapping[str, Any]], since_wall_s: float) -> list[Mapping[str, Any]]:
+    """Reports that are about nothing earlier than a moment (wall-clock seconds)."""
+    found = []
+    for number, report in enumerate(reports):
+        moment = _moment(report)
+        earlier = _moment(reports[number - 1]) if number else None
+        if moment is not None and (earlier if earlier is not None else moment - REPORT_S) >= since_wall_s:
+            found.append(report)
+    return found
+
+
+def compared(reports: Sequence[Mapping[str, Any]], since_wall_s: float, run: Run) -> list[judge.Interval]:
+    """Each report that follows another beside the kit's count of the time between the two."""
+    found = []
+    for earlier, report in itertools.pairwise(reports):
+        a, b, value = _moment(earlier), _moment(report), report.get("value")
+        if a is None or b is None or not since_wall_s <= a < b or b > (run.meter.wall_s or [0.0])[-1]:
+            continue
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            found.append(judge.Interval(b - a, float(value), run.meter.used_wall_s(a, b)))
+    return found
+
+
+def _moment(report: Mapping[str, Any]) -> float | None:
+    moment = report.get("t")
+    return float(moment) if isinstance(moment, (int, float)) and not isinstance(moment, bool) else None

@@ -1,0 +1,41 @@
+"""The benchmark's own arithmetic, on samples that are true by construction."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.duty_accuracy import Samples, Stretch, judged
+
+
+def samples(*pieces: tuple[float, float], step_s: float = 0.05) -> Samples:
+    """CPU used at a rate over a span, one piece after the other."""
+    at, cpu = [0.0], [0.0]
+    for seconds, rate in pieces:
+        for _ in range(round(seconds / step_s)):
+            at.append(at[-1] + step_s)
+            cpu.append(cpu[-1] + rate * step_s)
+    return Samples(at, cpu, [0.1 * moment for moment in at])
+
+
+def test_the_largest_window_is_found_wherever_it_lies() -> None:
+    seen = samples((4.0, 0.2), (10.0, 0.5), (6.0, 0.2))
+    assert seen.largest_share(0.0, 20.0, 10.0) == pytest.approx(0.5)
+    assert seen.largest_share(0.0, 9.0, 10.0) is None
+
+
+def test_shares_and_ratios_by_arithmetic() -> None:
+    # 12 s held at 0.3, then 1 s free and 3 s held by turns, on a machine that gives a free loop 0.8 of a core
+    seen = samples((12.0, 0.3), (1.0, 0.8), (3.0, 0.3), (1.0, 0.8))
+    stretches = [
+        Stretch("held", 0.0, 12.0, 360),
+        Stretch("free", 12.0, 13.0, 80),
+        Stretch("held", 13.0, 16.0, 90),
+        Stretch("free", 16.0, 17.0, 80),
+    ]
+    held = judged(0.01, 0.3, seen, stretches)
+    assert held.share == pytest.approx(0.3)
+    assert held.largest == pytest.approx(0.3)
+    assert held.waited == pytest.approx(0.1)
+    # 30 units a second against 0.3 of 80; per CPU second both do 100
+    assert held.throughput_ratio == pytest.approx(30.0 / 24.0)
+    assert held.per_cpu_s_ratio == pytest.approx(1.0)
