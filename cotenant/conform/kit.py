@@ -55,7 +55,12 @@ def conform(bundle: Path, parts: Collection[str] = PARTS) -> Iterator[Check]:
     stages = ", ".join(stage.name for stage in manifest.stages)
     yield Check("manifest", "ok", f"{manifest.module.id} {manifest.module.version}; stages {stages}")
     with tempfile.TemporaryDirectory(prefix="cotenant-conform-") as folder:
-        yield from _Kit(Bench(Path(folder)), bundle, manifest, frozenset(parts)).checks()
+        kit = _Kit(Bench(Path(folder)), bundle, manifest, frozenset(parts))
+        try:
+            yield from kit.checks()
+        finally:
+            for run in kit.runs:
+                run.remove()
 
 
 class _Kit:

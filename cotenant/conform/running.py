@@ -22,6 +22,8 @@ from cotenant.conform.writes import Watch
 from nodes.clock import utc_iso
 from nodes.identity import identify
 from nodes.jobs.attempt import Attempt
+from nodes.jobs.cgroup import parents
+from nodes.jobs.guard import Guard
 from nodes.jobs.proctree import ProcSystem, signal_tree
 from nodes.jobs.registry import Job
 from nodes.jobs.starting import new_attempt, prepare, spawn
@@ -50,6 +52,9 @@ class Bench:
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def __post_init__(self) -> None:
+        # a runner can fork a child that ends before a signal reaches it: nothing to tell anybody
+        self.guard = Guard(ProcSystem(), lambda _pid, _ticks, _signal, _why: None)
+        self.places = parents()
         self.store = ModuleStore(self.root / "node", self.root / "none")
 
     def add(self, bundle: Path) -> ModuleState:
@@ -87,7 +92,17 @@ class Bench:
         job = _job(next(self._numbers), manifest, stage_name, payload)
         jobs_dir = self.root / place
         jobs_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        attempt = new_attempt(job, manifest, stage, jobs_dir, ProcSystem(), time.monotonic(), duty=None, threads=None)
+        attempt = new_attempt(
+            job,
+            manifest,
+            stage,
+            jobs_dir,
+            self.guard,
+            time.monotonic(),
+            places=self.places,
+            duty=None,
+            threads=None,
+        )
         prepare(
             attempt,
             job,
@@ -101,7 +116,7 @@ class Bench:
         watch = Watch([attempt.folder.work, attempt.folder.tmp, module.data]) if watched else None
         self._told_otherwise(attempt, env or {}, watch)
         run = Run(attempt, watch)
-        run.begin()
+        run.begin(self.guard)
         return run
 
     def _told_otherwise(self, attempt: Attempt, env: Mapping[str, str], watch: Watch | None) -> None:
@@ -127,12 +142,15 @@ class Run:
         self.answered_at: float | None = None
         self._metered_at = 0.0
 
-    def begin(self) -> None:
+    def begin(self, guard: Guard) -> None:
         folder = self.attempt.folder
         if self.watch is not None:
             self.watch.start()
         self.attempt.process, self.attempt.pipe = spawn(folder.root, folder.work, self.attempt.attempt_id)
         self.attempt.launcher = identify(self.attempt.process.pid)
+        if self.attempt.launcher is None:
+            raise OSError("the launcher ended at once")
+        guard.register(self.attempt.attempt_id, self.attempt.launcher.pid, self.attempt.launcher.start_ticks)
         self.attempt.begin(time.monotonic(), held_reason=None)
         self.attempt.heartbeat()
 
@@ -221,6 +239,9 @@ class Run:
         self.attempt.set_limits(duty=duty, threads=None)
 
     def pause(self) -> bool:
+        """By document where it declares that it pauses itself, though the agent would freeze one that also declares that."""
+        if "cooperative_pause" in self.attempt.capabilities:
+            self.attempt.capabilities -= {"freeze_ok"}
         return self.attempt.hold("conformance", time.monotonic(), unlimited=True)
 
     def release(self) -> None:
@@ -254,6 +275,8 @@ class Run:
             self.watch.close()
 
     def remove(self) -> None:
+        if self.attempt.group is not None:
+            self.attempt.group.remove()
         self.attempt.folder.remove()
 
     @property

@@ -16,13 +16,16 @@ PHASE = '            ctl.phase("work")\n'
 
 # writes what a runner that holds its duty would report, whatever it does
 FAKED = """
+DUTY = 0.05
+
+
 def fake(path, value):
     import threading, time
 
     def report():
         while True:
             time.sleep(2.0)
-            line = {"type": "metric", "name": "gpu_duty", "value": value, "duty": 0.3, "device": "cpu", "t": time.time()}
+            line = {"type": "metric", "name": "gpu_duty", "value": value, "duty": DUTY, "device": "cpu", "t": time.time()}
             with open(path, "a") as file:
                 file.write(json.dumps(line) + "\\n")
 
@@ -63,6 +66,7 @@ class Broken:
     parts: tuple[str, ...]
     edits: tuple[tuple[str, str], ...]
     file: str = "runner.py"
+    duty: float = 0.05
 
 
 def _use(control: str) -> tuple[tuple[str, str], ...]:
@@ -85,7 +89,7 @@ BROKEN = [
         (
             *_use("Greedy"),
             ("def checked(", FAKED.lstrip("\n")),
-            (DUTY, "        fake(args.events, 0.3)\n" + DUTY.replace("args.events", "None")),
+            (DUTY, "        fake(args.events, 0.05)\n" + DUTY.replace("args.events", "None")),
         ),
     ),
     Broken(
@@ -93,9 +97,10 @@ BROKEN = [
         frozenset({"duty-honest"}),
         ("duty",),
         (
-            ("\ndef checked(", FAKED),
-            (DUTY, "        fake(args.events, 0.12)\n" + DUTY.replace("args.events", "None")),
+            ("\ndef checked(", FAKED.replace("DUTY = 0.05", "DUTY = 0.15")),
+            (DUTY, "        fake(args.events, 0.0)\n" + DUTY.replace("args.events", "None")),
         ),
+        duty=0.15,
     ),
     Broken("reports nothing", frozenset({"duty-reported"}), ("duty",), ((DUTY, DUTY.replace("args.events", "None")),)),
     Broken(
@@ -181,4 +186,8 @@ def make(broken: Broken, folder: Path) -> Path:
     manifest = folder / "oarbank-module.toml"
     # a grace that a deaf runner is not waited for long; nothing else depends on it
     manifest.write_text(manifest.read_text(encoding="utf-8").replace("stop_grace_s = 10", "stop_grace_s = 5"))
+    if "duty" in broken.parts:
+        # low, so that an overrun of 0.15 shows where a busy host gives little
+        specs = folder / "conformance.json"
+        specs.write_text(specs.read_text(encoding="utf-8").replace('"duty": 0.3', f'"duty": {broken.duty}'))
     return folder

@@ -52,6 +52,9 @@ def test_the_reference_module_passes_with_a_competitor_on_each_core() -> None:
 def test_a_broken_promise_fails_by_its_own_check_and_no_other(broken: Broken, tmp_path: Path) -> None:
     checks = list(conform(make(broken, tmp_path / "broken"), broken.parts))
     names = {check.name.partition(" ")[0] for check in checks if check.verdict == "FAIL"}
+    hidden = [check for check in checks if check.verdict == "skip" and "too little to show" in check.said]
+    if hidden and names == broken.fails - {check.name.partition(" ")[0] for check in hidden}:
+        pytest.skip(hidden[0].said)
     assert names == broken.fails, [check.line() for check in checks]
 
 
