@@ -1,4 +1,4 @@
-"""``mod MODULE OPERATION``: what a module offers its owner, by the name that its manifest gives it."""
+"""``mod MODULE OPERATION``: what a module offers its owner, with its parameters as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
     @command(app, "mod", example='cotenant mod llmserve queue_prompts -p \'{"prompts": ["Why is the sky blue?"]}\'')
     def mod(
         module: Annotated[str, typer.Argument(metavar="MODULE", help="A module, as `module list` names it.")],
-        operation: Annotated[str, typer.Argument(metavar="OPERATION", help="An operation of its manifest.")],
+        operation: Annotated[str, typer.Argument(metavar="OPERATION", help="What to do.")],
         parameters: Annotated[str, typer.Option("--parameters", "-p", metavar="JSON", help="Its parameters.")] = "{}",
         node: NodeOption = None,
     ) -> OperationResult:

@@ -44,10 +44,12 @@ def test_defaults() -> None:
 def test_the_reference_module_is_read_whole() -> None:
     manifest = parse_manifest((ROOT / "modules/llmserve/oarbank-module.toml").read_text())
     assert manifest.module.id == "dev.cotenant.llmserve"
-    assert manifest.capabilities == {"cancellable", "cooperative_pause", "cooperative_throttle", "progress_events"}
+    assert manifest.capabilities == {
+        "cancellable", "cooperative_pause", "cooperative_throttle", "progress_events", "resumable",
+    }  # fmt: skip
     assert manifest.uses_gpu
     assert manifest.not_used == []
-    assert [stage.name for stage in manifest.stages] == ["selftest"]
+    assert [stage.name for stage in manifest.stages] == ["selftest", "batch"]
 
 
 @pytest.mark.parametrize(
