@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import sqlite3
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,6 +22,8 @@ from policies.codes import CODES
 __all__ = ["Journal"]
 
 log = logging.getLogger(__name__)
+
+SET_ASIDE_FACT = "journal_set_aside"
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS timeline (
@@ -48,7 +51,11 @@ _INSERT = "INSERT INTO timeline (at, boot_id, mono_s, code, severity, message, d
 
 
 class Journal:
-    """Opened by the agent alone (it holds ``agent.lock``). Not for use from several threads."""
+    """Opened by the agent alone (it holds ``agent.lock``). Not for use from several threads.
+
+    A file that is no database any more (all NULs after a power cut, emptied, overwritten) is set aside under another name and
+    a new one begun: ``set_aside`` then names it, and ``section_lost`` says that what was protected is not known.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -57,13 +64,19 @@ class Journal:
         self._waiting: list[_Entry] | None = None
         self.certificates_changed = 0  # counts, so that what was made of the certificates can be kept until they change
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path.touch(mode=0o600)
-        self.db = sqlite3.connect(path, isolation_level=None)
-        self.db.row_factory = sqlite3.Row
-        self.db.execute("PRAGMA journal_mode=WAL")
-        # NORMAL keeps every committed entry through kill -9; what must also survive a power cut is written with `durable`.
-        self.db.execute("PRAGMA synchronous=NORMAL")
-        self.db.executescript(_SCHEMA)
+        self.set_aside: Path | None = None
+        if _emptied(path):
+            self.set_aside = _put_aside(path)
+        try:
+            self.db = _opened(path)
+        except sqlite3.OperationalError:
+            raise  # locked, no space, no permission: nothing is wrong with what is in it
+        except sqlite3.DatabaseError:
+            self.set_aside = _put_aside(path)
+            self.db = _opened(path)
+        if self.set_aside is not None:
+            self.set_fact(SET_ASIDE_FACT, str(self.set_aside))
+            self.write("JOURNAL_SET_ASIDE", {"kept_as": str(self.set_aside)})
 
     def write(self, code: str, data: Mapping[str, Any] | None = None, message: str = "") -> int | None:
         """Append one entry; its sequence number, or None: it could not be written (counted in ``lost``), or waits for the
@@ -94,6 +107,8 @@ class Journal:
     def _keep(self, entries: list[_Entry]) -> int | None:
         """Append in one transaction; the last one's sequence number, or None when all of them were lost."""
         try:
+            if len(entries) == 1 and self.lost == self._reported_lost:
+                return self._append(entries[0])  # a transaction of its own
             with self._transaction():
                 if self.lost > self._reported_lost:
                     lost = CODES["JOURNAL_LOST"]
@@ -135,6 +150,20 @@ class Journal:
     def last_seq(self) -> int:
         return int(self.db.execute("SELECT coalesce(max(seq), 0) FROM timeline").fetchone()[0])
 
+    @contextlib.contextmanager
+    def _durably(self) -> Iterator[None]:
+        """What is written inside is on the disk when it ends, power cut or not (entries otherwise survive kill -9 alone)."""
+        self.db.execute("PRAGMA synchronous=FULL")
+        try:
+            yield
+        finally:
+            self.db.execute("PRAGMA synchronous=NORMAL")
+
+    @property
+    def section_lost(self) -> bool:
+        """An earlier file was set aside, and no section was set since: what its owner protects is not known."""
+        return self.fact(SET_ASIDE_FACT) is not None and self.newest_section() is None
+
     # -- sections ---------------------------------------------------------------------------------------------------
 
     def newest_section(self) -> dict[str, Any] | None:
@@ -146,9 +175,10 @@ class Journal:
         return dict(row) if row else None
 
     def add_section(self, text: str, digest: str, by: str) -> int:
-        done = self.db.execute(
-            "INSERT INTO sections (text, digest, set_at, set_by) VALUES (?,?,?,?)", (text, digest, utc_iso(), by)
-        )
+        with self._durably():
+            done = self.db.execute(
+                "INSERT INTO sections (text, digest, set_at, set_by) VALUES (?,?,?,?)", (text, digest, utc_iso(), by)
+            )
         return int(done.lastrowid or 0)
 
     # -- harness runs -----------------------------------------------------------------------------------------------
@@ -205,3 +235,52 @@ class Journal:
 
     def close(self) -> None:
         self.db.close()
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    """Raises ``sqlite3.DatabaseError`` (and none of its kinds) for what is no database, or a damaged one."""
+    path.touch(mode=0o600)
+    db = sqlite3.connect(path, isolation_level=None)
+    try:
+        db.row_factory = sqlite3.Row
+        db.execute("PRAGMA journal_mode=WAL")
+        # NORMAL keeps every committed entry through kill -9; what must also survive a power cut is written durably.
+        db.execute("PRAGMA synchronous=NORMAL")
+        db.executescript(_SCHEMA)
+        for table in ("timeline", "sections", "runs", "blocks", "certificates", "facts"):
+            db.execute(f"SELECT * FROM {table} ORDER BY rowid DESC LIMIT 1").fetchall()
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _emptied(path: Path) -> bool:
+    """A file without content in a node's home that has been in use: a new one is made before anything else there."""
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        return False
+    wal = path.with_name(path.name + "-wal")
+    return size == 0 and not (wal.exists() and wal.stat().st_size) and (path.parent / "key").exists()
+
+
+def _put_aside(path: Path) -> Path:
+    """Rename the file and what belongs to it; nothing of it is lost."""
+    kept = path.with_name(f"{path.name}.damaged-{utc_iso().replace(':', '')}")
+    for ending in ("", "-wal", "-shm"):
+        part = path.with_name(path.name + ending)
+        if part.exists():
+            os.replace(part, kept.with_name(kept.name + ending))
+    sync_dir(path.parent)
+    log.error("%s is no database any more; it is kept as %s, and a new one is begun", path, kept)
+    return kept
+
+
+def sync_dir(path: Path) -> None:
+    """The directory's entries are on the disk when this returns."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -281,6 +281,12 @@ _TABLE = (
         "report it: the agent was asked to touch a process that is not its own",
     ),
     Code(
+        "JOURNAL_SET_ASIDE",
+        "error",
+        "the node's state file was no database any more and is kept under another name; all fleet work is held",
+        "set the node's section anew: cotenant protection set NODE FILE",
+    ),
+    Code(
         "JOURNAL_LOST",
         "error",
         "entries could not be written (disk full?); protection goes on",

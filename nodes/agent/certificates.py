@@ -161,7 +161,7 @@ def _key(path: Path) -> bytes:
     """The node's signing key, made once, readable by the agent's account alone."""
     try:
         kept = path.read_bytes()
-        if len(kept) == KEY_BYTES:
+        if len(kept) == KEY_BYTES and any(kept):  # all NUL: the file was renamed before it was written
             return kept
         path.rename(path.with_suffix(".broken"))  # certificates signed with what it was are worth nothing now
         raise FileNotFoundError(path)

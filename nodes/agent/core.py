@@ -117,7 +117,8 @@ class Agent:
     def _section_in_force(self) -> tuple[int, Section, str]:
         newest = self.journal.newest_section()
         if newest is None:
-            return 0, Section(), ""
+            # What was protected is not known: nothing runs until its owner says it anew.
+            return 0, STRICTEST if self.journal.section_lost else Section(), ""
         try:
             return int(newest["version"]), parse_section(newest["text"]), newest["text"]
         except SectionErrors as errors:

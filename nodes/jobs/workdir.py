@@ -61,6 +61,12 @@ def write_document(path: Path, document: Mapping[str, Any], *, durable: bool = F
         if durable:
             os.fsync(file.fileno())
     os.replace(temporary, place)
+    if durable:
+        folder = os.open(os.path.dirname(place) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)  # the new name, too
+        finally:
+            os.close(folder)
 
 
 def read_document(path: Path, limit_bytes: int = FAILURE_BYTES_MAX) -> dict[str, Any] | None:

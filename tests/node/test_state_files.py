@@ -1,0 +1,180 @@
+"""Locks and state files: whose they are, and what a crash or a full disk does to them."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nodes.agent.__main__ import take_lock
+from nodes.agent.core import Agent
+from nodes.journal import Journal
+from tests.node.agent_rig import wait_for
+from tests.node.jobs_rig import state_of
+from tests.node.test_event_path import Node
+
+SECTION = '[[rule]]\nid = "x"\nmatch = { name = "no-such-program" }\npause_fleet = true\n'
+
+
+def test_case_121_a_live_strangers_pid_in_the_lock_file_is_no_owner(tmp_path: Path) -> None:
+    lock = tmp_path / "nodes" / "local" / "agent.lock"
+    lock.parent.mkdir(parents=True)
+    lock.write_text(f"{os.getppid()}\n")
+    taken = take_lock(tmp_path, "local")
+    assert taken is not None
+    # and whoever has it keeps it, whatever the file says
+    lock.write_text("999999999\n")
+    code = "import sys; from pathlib import Path; from nodes.agent.__main__ import take_lock; print(take_lock(Path(sys.argv[1]), 'local'))"
+    second = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert second.stdout.strip() == "None"
+    os.close(taken)
+
+
+def test_case_123_no_child_keeps_the_lock_of_an_agent_that_died(tmp_path: Path) -> None:
+    code = (
+        "import subprocess, sys\nfrom pathlib import Path\nfrom nodes.agent.__main__ import take_lock\n"
+        "assert take_lock(Path(sys.argv[1]), 'local') is not None\n"
+        "print(subprocess.Popen(['sleep', '600'], stdout=subprocess.DEVNULL).pid, flush=True)\nsys.stdin.read()\n"
+    )
+    agent = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True
+    )
+    assert agent.stdout is not None
+    child = int(agent.stdout.readline())
+    try:
+        assert take_lock(tmp_path, "local") is None, "it lives and has the lock"
+        agent.kill()
+        agent.wait(30)
+        os.kill(child, 0)  # what it started goes on
+        taken = take_lock(tmp_path, "local")
+        assert taken is not None
+        os.close(taken)
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("content", [b"\0" * 1891, b"\0" * 65536, b"{}" * 3000, b""])
+def test_case_125_a_state_file_that_is_none_is_set_aside_and_nothing_runs_until_a_section_is_set(
+    tmp_path: Path, content: bytes
+) -> None:
+    home = tmp_path / "home"
+    agent = Agent(home, "local", tmp_path / "none")
+    agent.start()
+    agent.set_section(SECTION, "test")
+    agent.journal.close()
+    agent.hub.close()
+    path = home / "nodes" / "local" / "journal.sqlite"
+    for name in (path.name + "-wal", path.name + "-shm"):
+        path.with_name(name).unlink(missing_ok=True)
+    path.write_bytes(content)
+
+    for start in range(2):  # the second start finds a good file, and still no section
+        agent = Agent(home, "local", tmp_path / "none")
+        agent.start()
+        agent.tick()
+        assert agent.section.node.pause, f"start {start}: the strictest mode"
+        assert agent.view.pause
+        (entry,) = agent.journal.entries(code="JOURNAL_SET_ASIDE")
+        kept = Path(entry["data"]["kept_as"])
+        assert kept.read_bytes() == content
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        if start == 0:
+            agent.journal.close()
+            agent.hub.close()
+    agent.set_section(SECTION, "test")
+    assert not agent.section.node.pause
+    agent.journal.close()
+    agent = Agent(home, "local", tmp_path / "none")
+    assert not agent.section.node.pause, "the section that was set is in force"
+    agent.journal.close()
+
+
+def test_case_125_a_first_start_is_no_loss(tmp_path: Path) -> None:
+    agent = Agent(tmp_path / "home", "local", tmp_path / "none")
+    agent.start()
+    assert not agent.section.node.pause
+    assert agent.journal.set_aside is None
+    agent.journal.close()
+
+
+def test_case_125_a_key_of_nuls_signs_nothing(tmp_path: Path) -> None:
+    from nodes.agent.certificates import KeptCertificates
+
+    key = tmp_path / "key"
+    journal = Journal(tmp_path / "journal.sqlite")
+    key.write_bytes(b"\0" * len(KeptCertificates(journal, key).key))
+    assert any(KeptCertificates(journal, key).key)
+    assert (tmp_path / "key.broken").exists()
+    journal.close()
+
+
+def test_a_locked_database_is_not_taken_for_a_damaged_one(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    Journal(path).close()
+    blocker = sqlite3.connect(path, isolation_level=None)
+    blocker.execute("PRAGMA locking_mode=EXCLUSIVE")
+    blocker.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(sqlite3.OperationalError):
+        Journal(path)
+    blocker.close()
+    assert [entry.name for entry in tmp_path.glob("*.damaged-*")] == []
+
+
+def test_a_full_disk_counts_the_loss_and_says_it_when_there_is_space_again(tmp_path: Path) -> None:
+    code = (
+        "import resource, sys\nfrom pathlib import Path\nfrom nodes.journal import Journal\n"
+        "journal = Journal(Path(sys.argv[1]))\n"
+        "hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))\n"
+        "written = 0\n"
+        "while journal.lost < 25:\n"
+        "    written += journal.write('PROTECTION_PAUSE', {'x': 'y' * 500}) is not None\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))\n"
+        "assert journal.write('PROTECTION_RESUME') is not None\n"
+        "print(written, journal.lost)\n"
+    )
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY or pytest.skip("files are limited")
+    path = tmp_path / "journal.sqlite"
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    written, lost = map(int, done.stdout.split())
+    journal = Journal(path)
+    assert journal.set_aside is None
+    entries = journal.entries(limit=5000)
+    assert [e["seq"] for e in entries] == list(range(1, written + 3))
+    assert [e["code"] for e in entries[-2:]] == ["JOURNAL_LOST", "PROTECTION_RESUME"]
+    assert entries[-2]["data"] == {"lost": lost}
+    journal.close()
+
+
+def test_protection_goes_on_when_the_journal_is_full(tmp_path: Path) -> None:
+    node = Node(tmp_path, ["freeze_ok"], jobs=1)
+    db = node.agent.journal.db
+    (pages,) = db.execute("PRAGMA page_count").fetchone()
+    db.execute(f"PRAGMA max_page_count={pages}")
+    while node.agent.journal.write("AGENT_STARTED", {"x": "y" * 3000}) is not None:
+        pass  # the last page fills up
+    before = node.agent.journal.lost
+    node.append("begin")
+    (attempt,) = node.attempts
+
+    def stopped() -> bool:
+        node.agent.on_source_event()
+        return attempt.state == "held" and state_of(attempt.runner_pid or 0) == "T"
+
+    wait_for("the runner is stopped", stopped)
+    assert node.agent.journal.lost > before, "and what could not be written was counted"
+    node.agent.tick()
+    db.execute("PRAGMA max_page_count=1000000")
+    node.append("end")
+    wait_for("it goes on", lambda: node.agent.on_source_event() or attempt.state == "running")
+    (lost,) = node.agent.journal.entries(code="JOURNAL_LOST")
+    assert lost["data"]["lost"] >= before + 1
+    node.close()
