@@ -10,12 +10,13 @@ TEST_GROUPS := unit node flows faults mutants model
 PYTEST ?= $(BIN)/python -m pytest -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test-sabotage demo demo-full test test-unit lint bench mutants lock clean $(TEST_GROUPS:%=test-%)
+.PHONY: help setup test-sabotage demo-llm demo demo-full test test-unit lint bench mutants lock clean $(TEST_GROUPS:%=test-%)
 
 help:
 	@echo "make setup      the environment in .venv (uv where it is on PATH, else pip), locked versions"
 	@echo "make demo       the main job on a sample protected program (about five minutes)"
 	@echo "make demo-full  the same, and once more with the work uncapped, side by side"
+	@echo "make demo-llm   a real language model beside it: certified, then a hundred prompts"
 	@echo "make test       all tests, in groups: $(TEST_GROUPS)"
 	@echo "make test-unit  one group (test-node, test-flows, ...)"
 	@echo "make test-sabotage  500 prompts while something kills a process every few seconds"
@@ -34,6 +35,9 @@ $(READY): pyproject.toml requirements.lock scripts/setup.sh
 
 demo: $(READY)
 	$(BIN)/cotenant demo
+
+demo-llm: $(READY)
+	$(BIN)/cotenant demo --llm
 
 demo-full: $(READY)
 	$(BIN)/cotenant demo --full

@@ -40,8 +40,8 @@ def measure(quick: bool) -> list[Figure]:
 def _measure(home: Path, count: int, tokens: int) -> list[Figure]:
     from cotenant import fleet, store
     from cotenant.cli.llmserve_models import as_bundle
+    from cotenant.demo_model import MODEL, model_file, wheels
     from policies.prompts import BatchSpec, Item, digest_of
-    from tests.model.conftest import MODEL, model_file, wheels
     from tests.node.agent_rig import Rig, wait_for
 
     root, node = Path(__file__).parents[1], "local"
@@ -97,7 +97,7 @@ def _closed(engine: Any) -> bool:
 
 
 def _direct(python: Path, home: Path, width: int, tokens: int, prompts: list[str]) -> dict[str, float]:
-    from tests.model.conftest import model_file
+    from cotenant.demo_model import model_file
 
     file = home / "prompts.json"
     file.write_text(json.dumps(prompts))

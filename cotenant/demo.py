@@ -84,7 +84,7 @@ protect = {{ metric = "progress_rate", max_slowdown = 0.05, source = {{ jsonl = 
 """
 
 
-def run_demo(*, full: bool, keep: bool, out: Path) -> OperationResult:
+def run_demo(*, full: bool, keep: bool, out: Path, llm: bool = False) -> OperationResult:
     """Run it. The result is done when it came to an honest answer, whichever that is."""
     home = Path(tempfile.mkdtemp(prefix="cotenant-demo-"))
     for name in [name for name in os.environ if name.startswith("COTENANT_")]:
@@ -95,6 +95,10 @@ def run_demo(*, full: bool, keep: bool, out: Path) -> OperationResult:
     # The flow costs CPU only while it starts, before any window; at idle priority that takes minutes on a busy machine.
     os.environ["COTENANT_FLOW_PRIORITY"] = "normal"
     demo = Demo(home, out.expanduser().resolve())
+    if llm:
+        from cotenant.demo_llm import LlmDemo
+
+        demo = LlmDemo(home, out.expanduser().resolve())
     try:
         with _interruptible():
             answer = demo.run(full=full)
@@ -143,6 +147,8 @@ def _interruptible() -> Iterator[None]:
 
 class Demo:
     """One demo: what it started, and its steps."""
+
+    work = WORK
 
     def __init__(self, home: Path, out: Path) -> None:
         from cotenant.settings import Settings
@@ -206,7 +212,7 @@ class Demo:
 
     def protect(self) -> None:
         section = self.home / "section.toml"
-        section.write_text(section_text(self.events))
+        section.write_text(self.section())
         for line in section.read_text().splitlines():
             self.say(f"   | {line}")
         self.cotenant("protection", "set", NODE, str(section), "--yes")
@@ -215,6 +221,9 @@ class Demo:
             self.cotenant("module", "add", str(ROOT / "modules" / "llmserve"))
         self.await_source(agent)
         self.cotenant("protection", "sources", NODE)
+
+    def section(self) -> str:
+        return section_text(self.events)
 
     def await_source(self, agent: Agent) -> None:
         """Until the trainer has a history, so that the plan can say its rate and judge its lines."""
@@ -239,7 +248,7 @@ class Demo:
         return any(source["role"] == "progress" and source.get("rate") is not None for source in agent.ask("sources"))
 
     def measure(self, duty: float | None) -> dict[str, Any]:
-        options = ["--rule", RULE, "--work", WORK, "--feed", WORK]
+        options = ["--rule", RULE, "--work", self.work, "--feed", self.work]
         options += ["--duty", f"{duty:g}"] if duty is not None else []
         options += ["--window", f"{WINDOW_S:g}", "--washout", f"{WASHOUT_S:g}", "--margin", f"{MARGIN:g}"]
         options += ["--max-hours", f"{MAX_HOURS:g}", "--yes", "--watch"]

@@ -62,10 +62,13 @@ def register(app: typer.Typer) -> None:
         """
         return _status(settings())
 
-    @command(app, "demo", example="cotenant demo\ncotenant demo --full")
+    @command(app, "demo", example="cotenant demo\ncotenant demo --full\ncotenant demo --llm")
     def demo(
         full: Annotated[
             bool, typer.Option("--full", help="Once more with the work uncapped, and both side by side.")
+        ] = False,
+        llm: Annotated[
+            bool, typer.Option("--llm", help="A real language model as the work: certified, then a hundred prompts.")
         ] = False,
         keep: Annotated[bool, typer.Option("--keep", help="Keep everything running at the end, until Ctrl-C.")] = False,
         out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the reports go.")] = Path(
@@ -78,7 +81,7 @@ def register(app: typer.Typer) -> None:
         """
         from cotenant.demo import run_demo
 
-        return run_demo(full=full, keep=keep, out=out)
+        return run_demo(full=full, keep=keep, out=out, llm=llm)
 
 
 # -- up ----------------------------------------------------------------------------------------------------------------

