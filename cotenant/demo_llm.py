@@ -21,9 +21,28 @@ WORK = "llmserve/batch"
 BATCH_WITHIN_S = 3600.0
 SAMPLE_EVERY_S = 2.0
 RATE_OVER_S = 10.0
-TOPICS = (
-    "rain bread iron music whales glass trees chess salt wolves roads ink snow clocks bees paper tea bridges wool maps"
-).split()
+TOPICS = [
+    "rain",
+    "bread",
+    "iron",
+    "music",
+    "whales",
+    "glass",
+    "trees",
+    "chess",
+    "salt",
+    "wolves",
+    "roads",
+    "ink",
+    "snow",
+    "clocks",
+    "bees",
+    "paper",
+    "tea",
+    "bridges",
+    "wool",
+    "maps",
+]
 ASKED = ("Say in one sentence what {} is.", "Why do people like {}?", "Name one use of {}.", "Where does {} come from?",
          "Write a short line of verse about {}.")  # fmt: skip
 
