@@ -32,7 +32,8 @@ CREATE TABLE IF NOT EXISTS timeline (
     code TEXT NOT NULL, severity TEXT NOT NULL, message TEXT NOT NULL, data TEXT NOT NULL
 );
 CREATE TABLE IF NOT EXISTS sections (
-    version INTEGER PRIMARY KEY, text TEXT NOT NULL, digest TEXT NOT NULL, set_at TEXT NOT NULL, set_by TEXT NOT NULL
+    version INTEGER PRIMARY KEY, text TEXT NOT NULL, digest TEXT NOT NULL, set_at TEXT NOT NULL, set_by TEXT NOT NULL,
+    scope TEXT NOT NULL DEFAULT 'node'
 );
 CREATE TABLE IF NOT EXISTS runs (
     run TEXT PRIMARY KEY, started_at TEXT NOT NULL, state TEXT NOT NULL, record TEXT NOT NULL
@@ -166,18 +167,28 @@ class Journal:
 
     # -- sections ---------------------------------------------------------------------------------------------------
 
-    def newest_section(self) -> dict[str, Any] | None:
-        row = self.db.execute("SELECT * FROM sections ORDER BY version DESC LIMIT 1").fetchone()
+    def newest_section(self, scope: str = "node") -> dict[str, Any] | None:
+        row = self.db.execute(
+            "SELECT * FROM sections WHERE scope = ? ORDER BY version DESC LIMIT 1", (scope,)
+        ).fetchone()
         return dict(row) if row else None
 
     def section(self, version: int) -> dict[str, Any] | None:
         row = self.db.execute("SELECT * FROM sections WHERE version = ?", (version,)).fetchone()
         return dict(row) if row else None
 
-    def add_section(self, text: str, digest: str, by: str) -> int:
+    def section_versions(self, limit: int = 200) -> list[dict[str, Any]]:
+        """Newest first, without their texts."""
+        rows = self.db.execute(
+            "SELECT version, scope, digest, set_at, set_by FROM sections ORDER BY version DESC LIMIT ?", (limit,)
+        ).fetchall()
+        return [dict(row) for row in rows]
+
+    def add_section(self, text: str, digest: str, by: str, scope: str = "node") -> int:
         with self._durably():
             done = self.db.execute(
-                "INSERT INTO sections (text, digest, set_at, set_by) VALUES (?,?,?,?)", (text, digest, utc_iso(), by)
+                "INSERT INTO sections (text, digest, set_at, set_by, scope) VALUES (?,?,?,?,?)",
+                (text, digest, utc_iso(), by, scope),
             )
         return int(done.lastrowid or 0)
 
@@ -247,6 +258,9 @@ def _opened(path: Path) -> sqlite3.Connection:
         # NORMAL keeps every committed entry through kill -9; what must also survive a power cut is written durably.
         db.execute("PRAGMA synchronous=NORMAL")
         db.executescript(_SCHEMA)
+        if not any(row["name"] == "scope" for row in db.execute("PRAGMA table_info(sections)")):
+            # a journal from before the fleet had a section of its own
+            db.execute("ALTER TABLE sections ADD COLUMN scope TEXT NOT NULL DEFAULT 'node'")
         for table in ("timeline", "sections", "runs", "blocks", "certificates", "facts"):
             db.execute(f"SELECT * FROM {table} ORDER BY rowid DESC LIMIT 1").fetchall()
     except BaseException:

@@ -20,6 +20,7 @@ from nodes.agent.governing import Governing, model_of
 from nodes.agent.harm import FleetNow
 from nodes.agent.observe import Observer
 from nodes.agent.runs import ActiveRun, Runs
+from nodes.agent.sections import Scope, Sections
 from nodes.capacity import usable_cores
 from nodes.client import node_dir
 from nodes.clock import boottime_s, monotonic_s
@@ -36,7 +37,7 @@ from nodes.sources.views import PhaseUpdate, ProgressView
 from policies.admission import Room, Taken, admission
 from policies.harness.conditions import Conditions
 from policies.refusal import Refused
-from policies.section import Section, SectionErrors, digest, parse_section
+from policies.section import Section
 from policies.section.effective import for_sources
 from policies.units import Desired, NodeView, Reason, Unit, caps_in_force, desired, duties, is_lowered
 
@@ -46,7 +47,6 @@ log = logging.getLogger(__name__)
 
 TICK_S = 2.0
 OWNER_FACT = "section_owner_uid"
-STRICTEST = parse_section("[node]\npause = true")
 How = Literal["tick", "event", "poll"]
 
 
@@ -84,7 +84,7 @@ class Agent:
         self.dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.journal = Journal(self.dir / "journal.sqlite")
         self.started_s = monotonic_s()
-        self.section_version, self.section, self.section_text = self._section_in_force()
+        self.sections = Sections(self.journal)
         self.modules = ModuleStore(self.dir, builtin_modules)
         self.jobs = JobManager(self.dir, self.journal.db, self.modules, self._note, monotonic_s)
         self.owner = self._owner(serves_owners=owner_socket is not None)
@@ -114,36 +114,34 @@ class Agent:
 
     # -- the protection section -------------------------------------------------------------------------------------
 
-    def _section_in_force(self) -> tuple[int, Section, str]:
-        newest = self.journal.newest_section()
-        if newest is None:
-            # What was protected is not known: nothing runs until its owner says it anew.
-            return 0, STRICTEST if self.journal.section_lost else Section(), ""
-        try:
-            return int(newest["version"]), parse_section(newest["text"]), newest["text"]
-        except SectionErrors as errors:
-            # Set under another version of the product. Until its owner sets it anew nothing runs beside what it protected.
-            self.journal.write("PROTECTION_CONFIG_ERROR", {"version": newest["version"], "errors": str(errors)[:2000]})
-            return int(newest["version"]), STRICTEST, newest["text"]
+    @property
+    def section(self) -> Section:
+        """What is in force: the stricter of the node's own section and the fleet's."""
+        return self.sections.in_force
 
-    def set_section(self, text: str, by: str, owner: Owner | None = None) -> int:
+    @property
+    def section_version(self) -> int:
+        return self.sections.version
+
+    @property
+    def section_text(self) -> str:
+        return self.sections.text
+
+    def set_section(self, text: str, by: str, owner: Owner | None = None, scope: Scope = "node") -> int:
         """Validate and put in force. Raises ``SectionErrors`` and changes nothing when it is not valid.
 
         ``owner``: whose section it is from now on, where a system service learned that; else it stays whose it is.
         """
-        section = parse_section(text)
-        version = self.journal.add_section(text, digest(text), by)
-        self.section_version, self.section, self.section_text = version, section, text
-        if owner is not None:
+        version = self.sections.set(text, by, scope)
+        if owner is not None and scope == "node":
             self.owner = owner
             self.journal.set_fact(OWNER_FACT, owner.uid)
         self.observer.home = self.owner.home
-        self.hub.configure(for_sources(section), self.owner)
-        self.observer.configure(section)
-        self.at_once.configure(section)
-        self.journal.write(
-            "PROTECTION_CONFIG", {"version": version, "by": by, "rules": [rule.id for rule in section.rules]}
-        )
+        self.hub.configure(for_sources(self.section), self.owner)
+        self.observer.configure(self.section)
+        self.at_once.configure(self.section)
+        rules = [rule.id for rule in self.section.rules]
+        self.journal.write("PROTECTION_CONFIG", {"version": version, "scope": scope, "by": by, "rules": rules})
         self.evaluate("tick")
         return version
 

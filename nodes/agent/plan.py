@@ -1,6 +1,6 @@
 """The plan of a harness run: everything that could only fail later is refused now, with what would work.
 
-Also what a run's record starts with (``facts``) and what a new protection section would change (``preview``).
+Also what a run's record starts with (``facts``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from policies.harness.attempts import attempts_before
 from policies.harness.plan_text import longest_hours, planned_blocks, planned_hours
 from policies.harness.spec import RunSpec
 from policies.refusal import Refused
-from policies.section import Rule, SectionErrors, digest, parse_section
+from policies.section import Rule, digest
 from policies.sources.progress import window_fits
 from policies.sources.timed import TimedCheck, check_timed
 from policies.units import RunView, Unit, reasons
@@ -319,44 +319,6 @@ class Planner:
         observer = self.agent.observer
         processes = None if observer.program_unknown(rule) else observer.processes(rule)
         return await asyncio.to_thread(read_fingerprint, processes)
-
-    # -- sections ---------------------------------------------------------------------------------------------------
-
-    def preview(self, text: str) -> dict[str, Any]:
-        try:
-            section = parse_section(text)
-        except SectionErrors as errors:
-            return {
-                "ok": False,
-                "errors": [error.as_dict() for error in errors.errors],
-                "changes": [],
-                "matches": [],
-                "held": [],
-            }
-        agent = self.agent
-        agent.observer.refresh(agent.now_s(), agent.trees())
-        matches = agent.observer.matches(section)
-        active = {m["rule"] for m in matches if m["processes"] or m["unreadable"]}
-        pausing = [r for r in section.rules if r.id in active and (r.pause_fleet or r.evict or r.protect)]
-        held = [a.job_id for a in agent.jobs.attempts()] if pausing or section.node.pause else []
-        return {"ok": True, "errors": [], "changes": self.changes(text), "matches": matches, "held": held}
-
-    def changes(self, text: str) -> list[str]:
-        """What a valid section changes, in words; an invalid one changes nothing."""
-        try:
-            new = parse_section(text)
-        except SectionErrors:
-            return []
-        old = self.agent.section
-        before, after = old.node.model_dump(), new.node.model_dump()
-        found = [f"node.{key}: {before[key]} → {value}" for key, value in after.items() if before[key] != value]
-        old_rules, new_rules = {r.id: r for r in old.rules}, {r.id: r for r in new.rules}
-        found += [f"rule {name}: removed" for name in old_rules if name not in new_rules]
-        found += [f"rule {name}: added" for name in new_rules if name not in old_rules]
-        found += [
-            f"rule {name}: changed" for name, rule in new_rules.items() if name in old_rules and old_rules[name] != rule
-        ]
-        return found
 
 
 def _source_warnings(source: dict[str, Any]) -> list[str]:

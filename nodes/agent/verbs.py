@@ -13,6 +13,8 @@ from nodes.agent.core import Agent
 from nodes.agent.explain import explain
 from nodes.agent.measure import Measurer
 from nodes.agent.plan import Planner
+from nodes.agent.preview import preview
+from nodes.agent.sections import checked_scope
 from nodes.clock import monotonic_s
 from nodes.identity import ProcessId, boot_id, liveness, own_id
 from nodes.jobs import Job
@@ -47,6 +49,7 @@ class Verbs:
             "hello": self.hello,
             "status": self.status,
             "section_show": self.section_show,
+            "section_versions": self.section_versions,
             "section_preview": self.section_preview,
             "section_set": self._section_set,
             "sources": self.agent.sources,
@@ -126,24 +129,19 @@ class Verbs:
 
     # -- the section ------------------------------------------------------------------------------------------------
 
-    def section_show(self, version: int | None = None) -> dict[str, Any]:
-        wanted = self.agent.section_version if version is None else version
-        if wanted == 0:
-            return {"version": 0, "text": "", "set_at": None, "set_by": None, "digest": None}
-        row = self.agent.journal.section(wanted)
-        if row is None:
-            raise Refused(
-                "SECTION_UNKNOWN", f"section version {wanted}", "there is none", "cotenant protection show NODE"
-            )
-        return row
+    def section_show(self, version: int | None = None, scope: str = "node") -> dict[str, Any]:
+        return self.agent.sections.show(version, checked_scope(scope))
 
-    def section_preview(self, text: str) -> dict[str, Any]:
-        return self.planner.preview(text)
+    def section_versions(self) -> list[dict[str, Any]]:
+        return self.agent.sections.versions()
 
-    def _section_set(self, text: str, by: str) -> dict[str, Any]:
-        return self.section_set(text, by)
+    def section_preview(self, text: str, scope: str = "node") -> dict[str, Any]:
+        return preview(self.agent, text, checked_scope(scope))
 
-    def section_set(self, text: str, by: str, *, owner: Owner | None = None) -> dict[str, Any]:
+    def _section_set(self, text: str, by: str, scope: str = "node") -> dict[str, Any]:
+        return self.section_set(text, by, scope=scope)
+
+    def section_set(self, text: str, by: str, *, owner: Owner | None = None, scope: str = "node") -> dict[str, Any]:
         active = self.agent.runs.active
         if active is not None:
             raise Refused(
@@ -153,12 +151,13 @@ class Verbs:
                 f"wait, or: cotenant protection ab abort {active.run}",
             )
         self.agent.runs.check_unreserved()
-        changes = self.planner.changes(text)
+        where = checked_scope(scope)
         try:
-            version = self.agent.set_section(text, by, owner)
+            changes = [change.words for change in self.agent.sections.changes(text, where)]
+            version = self.agent.set_section(text, by, owner, where)
         except SectionErrors as errors:
             self.agent.journal.write(
-                "PROTECTION_CONFIG_ERROR", {"by": by, "errors": [str(e) for e in errors.errors][:20]}
+                "PROTECTION_CONFIG_ERROR", {"by": by, "scope": where, "errors": [str(e) for e in errors.errors][:20]}
             )
             raise Refused(
                 "SECTION_INVALID",
@@ -167,7 +166,7 @@ class Verbs:
                 "correct it; the section in force is unchanged",
                 {"errors": [error.as_dict() for error in errors.errors]},
             ) from errors
-        return {"version": version, "changes": changes}
+        return {"version": version, "changes": changes, "scope": where}
 
     # -- modules and jobs -------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from policies.section.models import Cooldown, Defaults, GpuJobs, Memory, Mode, Node, Rule, Section, Timing, timing
 
-__all__ = ["InForce", "ScopedRule", "merge"]
+__all__ = ["InForce", "ScopedRule", "merge", "stricter_of"]
 
 Of = Literal["node", "fleet"]
 Model = TypeVar("Model", bound=BaseModel)
@@ -75,6 +75,11 @@ _DEFAULTS: dict[str, Stricter] = {
     "cooldown": lambda a, b: _cooldown(a, b),
 }
 _COOLDOWN: dict[str, Stricter] = {"base_s": max, "backoff": max, "max_s": max, "window_s": max}
+
+
+def stricter_of(key: str, a: Any, b: Any) -> Any:
+    """Of two values of a key of ``[node]`` the stricter."""
+    return _NODE[key](a, b)
 
 
 def merge(node: Section, fleet: Section | None = None) -> InForce:

@@ -130,3 +130,29 @@ def test_a_condition_on_use_decides_when_the_rule_is_active(cpu_node: Rig) -> No
         "section_set", text=FAST + rule(rig) + PAUSE_WHEN + "{ footprint_gb_gt = 1000, cpu_cores_gt = 0 }\n", by="test"
     )
     wait_for("any one of the conditions is enough", active)
+
+
+def test_two_sections_bind_together_and_an_earlier_version_is_restored(cpu_node: Rig) -> None:
+    rig = cpu_node
+    number = work(rig)
+    wait_for("it runs", lambda: state(rig, number, "running"))
+    own = FAST + rule(rig) + "lower_fleet = true\n"
+    first = rig.client.call("section_set", text=own, by="test")["version"]
+    fleet = FAST + rule(rig) + "pause_fleet = true\n"
+    preview = rig.client.call("section_preview", text=fleet, scope="fleet")
+    assert [match["rule"] for match in preview["matches"]] == ["stepper", "fleet:stepper"]
+    assert preview["held"] == [number]
+    assert preview["held_why"][0]["reasons"][0]["code"] == "PROTECTION_PAUSE"
+    assert state(rig, number, "running"), "a preview changes nothing"
+    rig.client.call("section_set", text=fleet, by="test", scope="fleet")
+    wait_for("the fleet's rule holds it", lambda: state(rig, number, "held"))
+    rig.client.call("section_set", text="", by="test")
+    wait_for(
+        "the fleet's rule alone is judged",
+        lambda: [each["id"] for each in rig.client.call("status")["rules"]] == ["fleet:stepper"],
+    )
+    rig.client.call("section_set", text="", by="test", scope="fleet")
+    wait_for("nothing holds it any more", lambda: state(rig, number, "running"))
+    kept = rig.client.call("section_show", version=first)
+    assert kept["text"] == own
+    assert len(rig.client.call("section_versions")) == 4
