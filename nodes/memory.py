@@ -1,7 +1,8 @@
 """How much memory is left: on the machine and in this process's control groups (both versions), page cache understood.
 
-Working set = usage − inactive file pages: cached model files are not
-"used" (a group that is full of page cache is not short of memory).
+Working set = usage − inactive file pages: cached model files are not "used" (a group that is full of page cache is not
+short of memory). A group's limit is the smaller of ``memory.max``, beyond which the kernel kills, and ``memory.high``,
+beyond which it takes pages back.
 """
 
 from __future__ import annotations
@@ -27,12 +28,22 @@ class MemoryReading:
 
 
 def _number(path: str) -> int | None:
+    """The number in the file; None where it says "max", or where there is no such file.
+
+    Raises:
+        OSError: it is there and cannot be read, or holds something else.
+    """
     try:
         with open(path, "rb") as file:
-            text = file.read().decode("ascii").strip()
-        return None if text == "max" else int(text)
-    except (OSError, ValueError):
+            text = file.read().decode("ascii", "replace").strip()
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    if text == "max":
+        return None
+    try:
+        return int(text)
+    except ValueError as error:
+        raise OSError(f"{path} holds no number") from error
 
 
 def _stat(path: str, key: str) -> int:
@@ -74,19 +85,29 @@ def _dirs_of(membership: str, sys: Path) -> list[tuple[str, str]]:
     return found
 
 
+_FILES = {
+    "v2": (("memory.max", "memory.high"), "memory.current", "inactive_file"),
+    "v1": (("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_inactive_file"),
+}
+
+
 def _group_pools(proc: Path, sys: Path) -> list[Pool]:
-    """Each group that has a limit."""
+    """Each group that has a limit, or whose limit cannot be read."""
     found = []
     for at, version in _group_dirs(proc, sys):
-        names = ("memory.max", "memory.current", "inactive_file")
-        if version == "v1":
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-        limit = _number(f"{at}/{names[0]}")
-        if limit is None or limit >= NO_LIMIT_BYTES:
+        limits, usage, inactive = _FILES[version]
+        name = f"control group {at}"
+        try:
+            given = [value for file in limits if (value := _number(f"{at}/{file}")) is not None]
+            limit = min(given, default=NO_LIMIT_BYTES)
+            if limit >= NO_LIMIT_BYTES:
+                continue
+            used = _number(f"{at}/{usage}")
+        except OSError:
+            found.append(Pool(None, None, name))
             continue
-        used = _number(f"{at}/{names[1]}")
-        available = None if used is None else max(0, limit - max(0, used - _stat(f"{at}/memory.stat", names[2])))
-        found.append(Pool(limit, available, f"control group {at}"))
+        available = None if used is None else max(0, limit - max(0, used - _stat(f"{at}/memory.stat", inactive)))
+        found.append(Pool(limit, available, name))
     return found
 
 

@@ -135,11 +135,11 @@ class HarmWatch:
         watched.window.add(now_s, *reading)
         return ""
 
-    def describe(self, rule: Rule) -> dict[str, Any] | None:
-        """For people: what other fleet work may do beside it, and why."""
+    def describe(self, rule: Rule) -> dict[str, Any]:
+        """For people: what other fleet work may do beside it, and why; empty where it protects nothing, or is not judged."""
         found = self.reaction(rule)
         if found is None:
-            return None
+            return {}
         return {"level": found.level, "why": found.why, "pressure": found.pressure, "measures": found.measures}
 
 

@@ -418,7 +418,8 @@ class Observer:
                 "processes": self.processes(rule.id),
                 "unreadable": len(self._groups[rule.id].unreadable),
                 "uses_device": self._uses_device(rule.id, now_s),
-                "reaction": self.harm.describe(rule),
+                "other_work": (told := self.harm.describe(rule)).get("level"),
+                "reaction": told,
             }
             for rule in self._rules
             if (state := self._states.get(rule.id)) is not None and rule.id in self._groups

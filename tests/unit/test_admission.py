@@ -42,7 +42,7 @@ def test_slots_and_cores_are_taken_by_what_runs() -> None:
     assert codes(room=replace(ROOM, taken=taken[:2], cores=2.0)) == ["JOB_NO_CORES"]
 
 
-def test_work_that_is_held_keeps_its_slot_and_its_memory_but_no_core() -> None:
+def test_case_075_work_that_is_held_keeps_its_slot_and_its_memory_but_no_core() -> None:
     held = tuple(Taken(replace(RUNNING, attempt=f"a{i}"), mem_bytes=2.5 * GB, held=True) for i in range(2))
     assert codes(room=replace(ROOM, taken=held, cores=1.0)) == []
     assert codes(room=replace(ROOM, taken=held, slots=2)) == ["JOB_NO_SLOT"]

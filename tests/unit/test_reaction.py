@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from policies.reaction import HarmSignals, Limit, Reaction, ReactionState, pressure, step_reaction
 from policies.section.models import Cooldown
+from policies.sources.progress import ProgressTrack, live_rate
 
 RATE = Limit("progress_rate", 0.05, exit_after_s=60.0, cooldown=Cooldown(base_s=120.0))
 STALL = Limit("cpu_stall", 0.1, exit_after_s=60.0, cooldown=Cooldown(base_s=120.0))
@@ -151,6 +152,29 @@ def test_a_source_that_cannot_be_read_counts_as_harm() -> None:
     assert node.tick(at(None)) == "paused"
     assert node.tick(at(None, ran=False), 600.0) == "paused"
     assert "not known" in node.reaction.why
+
+
+def test_case_066_a_program_that_writes_in_bursts_is_not_stalled_between_them() -> None:
+    """A hundred lines once a minute: the figure is over the window that the cadence needs, and is no stall."""
+    track, node = ProgressTrack(), Node()
+    burst_s = 0.0
+    for _ in range(1200):
+        if node.now_s - burst_s >= 60.0:
+            track.add_events(node.now_s, 100)
+            burst_s = node.now_s
+        rate = live_rate(track, node.now_s, 20.0)
+        # fleet work runs from the 20th minute on
+        node.tick(at(rate.per_s, ran=node.now_s > 2200.0, window_s=rate.window_s, may_measure=False))
+        if node.now_s > 2200.0:
+            assert node.reaction.level == "free"
+    assert node.state.baseline == pytest.approx(100.0 / 60.0, rel=0.05)
+
+
+def test_case_078_a_pause_is_lifted_by_its_own_condition_only() -> None:
+    """Not by time: while harm lasts, with work held or without, it stays."""
+    node = Node(STALL)
+    assert node.tick(at(0.9), 20_000.0) == "paused"
+    assert node.tick(at(None), 20_000.0) == "paused"
 
 
 def test_an_old_baseline_is_measured_anew_by_a_hold_of_a_minute() -> None:
