@@ -28,6 +28,7 @@ def protection_set(
     section: Annotated[str, Field(max_length=256 * 1024)],
     reviewed: bool = False,
     reviewed_by: str = "",
+    fleet: bool = False,
 ) -> State[Any]:
     """Put a protection section in force on a node, after a person has seen what it changes.
 
@@ -36,21 +37,23 @@ def protection_set(
         section: The whole protection section, in TOML. It takes the place of the node's own one.
         reviewed: What it changes was reviewed already: do not ask.
         reviewed_by: Who reviewed it, where reviewed is set.
+        fleet: It is the fleet's section: it takes the place of the fleet's one on the node, and binds beside the node's own.
     """
     agent = connect(node)
+    of = {"scope": "fleet"} if fleet else {}
     try:
-        before = agent.call("section_show")
+        before = agent.call("section_show", **of)
         if before.get("digest") == digest(section):
             # Also after a crash between the agent's answer and this flow's end.
             return Completed(message=f"section version {before['version']} of node {node} is this one already")
-        seen = agent.call("section_preview", text=section)
+        seen = agent.call("section_preview", text=section, **of)
         if not seen["ok"]:
             words = "; ".join(str(error.get("message") or error) for error in seen["errors"])
             return Failed(name="Refused", message=f"the protection section: {words}. The one in force stays")
         answer = reviewed_by_whom(section_plan_markdown(node, section, seen, before), reviewed, reviewed_by)
         if isinstance(answer, State):
             return answer
-        done = agent.call("section_set", text=section, by=answer)
+        done = agent.call("section_set", text=section, by=answer, **of)
     except Refused as refusal:
         return Failed(name="Refused", message=refused_words(refusal))
     except AgentUnreachable as gone:

@@ -12,7 +12,7 @@ from cotenant.cli.review import ask
 if TYPE_CHECKING:
     from cotenant.settings import Settings
 
-__all__ = ["is_remote", "set_remote"]
+__all__ = ["is_remote", "remote_nodes", "set_remote"]
 
 DEPLOYMENT = "protection-set/protection-set"
 LOOK_EVERY_S = 1.0
@@ -25,7 +25,23 @@ def is_remote(in_force: Settings, node: str) -> bool:
     return node not in (in_force.node, *local_nodes(in_force.home)) and in_force.api_url is not None
 
 
-def set_remote(in_force: Settings, node: str, text: str, what: str, *, yes: bool) -> OperationResult:
+def remote_nodes(in_force: Settings) -> list[str]:
+    """Nodes of the fleet on other machines; none where this home belongs to no fleet.
+
+    Raises:
+        Unreachable: the fleet's server.
+    """
+    if in_force.api_url is None:
+        return []
+    from cotenant import fleet
+    from cotenant.cli import fleet_link
+
+    return [node for node in fleet.queues(fleet_link.connect(in_force).url) if is_remote(in_force, node)]
+
+
+def set_remote(
+    in_force: Settings, node: str, text: str, what: str, *, yes: bool, of_fleet: bool = False
+) -> OperationResult:
     """Start the flow on the node's queue, show what it would change, answer its review, and wait for the outcome.
 
     Raises:
@@ -37,7 +53,9 @@ def set_remote(in_force: Settings, node: str, text: str, what: str, *, yes: bool
     from cotenant.cli import fleet_link
 
     url = fleet_link.connect(in_force).url
-    flow_run = fleet.run_flow(url, DEPLOYMENT, {"node": node, "section": text}, node)
+    flow_run = fleet.run_flow(
+        url, DEPLOYMENT, {"node": node, "section": text, **({"fleet": True} if of_fleet else {})}, node
+    )
     state = _wait(in_force, url, flow_run, node, ("Suspended",))
     if not state["final"]:
         print(_review_text(url, flow_run), file=sys.stderr, flush=True)

@@ -46,13 +46,17 @@ def register(app: typer.Typer) -> None:
     ) -> OperationResult:
         """Put a section in force, in the place of the node's own one: shows what changes, and asks.
 
-        With --fleet it is the fleet's section, sent to every node of this machine: rules of both apply, and of each [node]
-        key the stricter value.
+        With --fleet it is the fleet's section, sent to every node: rules of both apply, and of each [node] key the stricter
+        value.
         """
         text = read_section(file)
         again = f"cotenant protection set {node} {file}{' --fleet' if fleet else ''} --yes"
         if fleet:
             return _set_everywhere(node, text, str(file), yes=yes, again=again)
+        from cotenant.cli.remote_section import is_remote, set_remote
+
+        if is_remote(settings(), node):
+            return set_remote(settings(), node, text, str(file), yes=yes)
         return _set(agent_of(node), text, "node", str(file), yes=yes, again=again, by=getpass.getuser())
 
     @command(app, "restore", example="cotenant protection restore local 3\ncotenant protection show local --versions")
@@ -132,10 +136,14 @@ def _set(agent: Agent, text: str, scope: str, source: str, *, yes: bool, again: 
 
 
 def _set_everywhere(node: str, text: str, source: str, *, yes: bool, again: str) -> OperationResult:
-    """The fleet's section on this node and every other node of this machine: previewed on all, asked once."""
+    """The fleet's section on every node: previewed on those of this machine, asked once, then sent to all."""
     from cotenant.cli.agents import local_nodes
+    from cotenant.cli.remote_section import is_remote, remote_nodes, set_remote
 
-    agents = [agent_of(name) for name in dict.fromkeys([node, *local_nodes(settings().home)])]
+    in_force = settings()
+    here = [name for name in dict.fromkeys([node, *local_nodes(in_force.home)]) if not is_remote(in_force, name)]
+    elsewhere = remote_nodes(in_force)
+    agents = [agent_of(name) for name in here]
     previews = {agent.node: _preview_result(_previewed(agent, text, "fleet"), source) for agent in agents}
     if bad := next((seen for seen in previews.values() if seen.errors), None):
         return bad
@@ -143,7 +151,7 @@ def _set_everywhere(node: str, text: str, source: str, *, yes: bool, again: str)
         for name, seen in previews.items():
             _say(f"node {name}:")
             _show_before_asking(seen)
-    names = ", ".join(previews)
+    names = ", ".join([*previews, *elsewhere])
     ask(f"Put this fleet section in force on {names}?", yes=yes, what="the fleet's protection section", again=again)
     rows: list[dict[str, Any]] = []
     errors: list[OperationError] = []
@@ -153,13 +161,20 @@ def _set_everywhere(node: str, text: str, source: str, *, yes: bool, again: str)
             rows.append({"node": agent.node, "version": done["version"], "changes": done["changes"]})
         except Unreachable as gone:
             errors.append(gone.error)
+    for name in elsewhere:
+        try:
+            sent = set_remote(in_force, name, text, source, yes=True, of_fleet=True)
+        except Unreachable as gone:
+            errors.append(gone.error)
+            continue
+        errors += sent.errors
+        if not sent.errors:
+            rows.append({"node": name, "version": None, "changes": [sent.data["message"]]})
     return OperationResult(
         {"nodes": rows},
         errors=errors,
         exit_code=Exit.UNREACHABLE if errors else Exit.DONE,
-        view=lambda data: [
-            f"fleet section version {row['version']} is in force on node {row['node']}" for row in data["nodes"]
-        ],
+        view=lambda data: [f"the fleet's section is in force on node {row['node']}" for row in data["nodes"]],
     )
 
 
