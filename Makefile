@@ -10,7 +10,7 @@ TEST_GROUPS := unit node flows faults mutants model
 PYTEST ?= $(BIN)/python -m pytest -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test-sabotage demo-llm demo demo-full test test-unit lint bench mutants lock clean $(TEST_GROUPS:%=test-%)
+.PHONY: help setup fuzz test-sabotage demo-llm demo demo-full test test-unit lint bench mutants lock clean $(TEST_GROUPS:%=test-%)
 
 help:
 	@echo "make setup      the environment in .venv (uv where it is on PATH, else pip), locked versions"
@@ -21,6 +21,7 @@ help:
 	@echo "make test-unit  one group (test-node, test-flows, ...)"
 	@echo "make test-sabotage  500 prompts while something kills a process every few seconds"
 	@echo "make lint       formatting, lint, types, import rules"
+	@echo "make fuzz       hostile input of every kind, FUZZ_N (100000) in all"
 	@echo "make bench      all benchmarks, into benchmarks/RESULTS.md"
 	@echo "make mutants    every fault put in on purpose, each of which must turn tests red (CI runs the quick ones)"
 	@echo "make lock       requirements.lock anew (needs uv)"
@@ -62,6 +63,10 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# FUZZ_N inputs in all, of every kind that a stranger may hand us.
+fuzz: $(READY)
+	$(PYTEST) tests/fuzz
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks

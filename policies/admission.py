@@ -17,6 +17,7 @@ from policies.units import (
     Unit,
     caps_in_force,
     holding_rules,
+    in_scope,
     over_the_caps,
     reasons,
     reserve_in_force,
@@ -69,7 +70,7 @@ def admission(unit: Unit, node: NodeView, room: Room | None = None, mem_bytes: f
         room: what the node has and what is taken; None judges the rules alone.
         mem_bytes: what its stage declares.
     """
-    why = list(reasons(unit, node))
+    why = [*reasons(unit, node), *_announced(unit, node)]
     if not node.admits:
         why.append(Reason(node.admits_code, node.admits_why))
     if unit.device and node.run is None and node.gpu_jobs == "certified" and not why and holding_rules(node):
@@ -79,6 +80,18 @@ def admission(unit: Unit, node: NodeView, room: Room | None = None, mem_bytes: f
     if room is not None and not why:
         why += _no_room(unit, node, room, mem_bytes)
     return tuple(why)
+
+
+def _announced(unit: Unit, node: NodeView) -> list[Reason]:
+    """Phases that were announced and would pause or evict the job as soon as it had started."""
+    return [
+        Reason("PROTECTION_PHASE_SOON", f"phase {phase.index + 1} of rule {rule.id} is about to begin")
+        for rule in node.rules
+        for phase in rule.phases
+        if phase.soon
+        and not phase.on
+        and any(scope is not None and in_scope(unit, scope, node.duty_device) for scope in (phase.scope, phase.evict))
+    ]
 
 
 def _no_room(unit: Unit, node: NodeView, room: Room, mem_bytes: float) -> list[Reason]:

@@ -79,6 +79,12 @@ _TABLE = (
         "nothing: it starts again when it may; why it waits: cotenant explain NODE",
     ),
     Code("PROTECTION_PHASE_ON", "info", "a phase of the protected program began"),
+    Code(
+        "PROTECTION_PHASE_SOON",
+        "info",
+        "a phase of the protected program was announced: nothing that it would pause is started",
+        "it starts when the phase has come and gone",
+    ),
     Code("PROTECTION_PHASE_OFF", "info", "a phase of the protected program ended"),
     Code("PROTECTION_SOURCE_OK", "info", "a source reads"),
     Code(

@@ -60,7 +60,10 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class PhaseView:
-    """A ``during`` block. ``on`` is already true for a phase that cannot be read. ``scope``: of its ``pause_fleet``."""
+    """A ``during`` block. ``on`` is already true for a phase that cannot be read. ``scope``: of its ``pause_fleet``.
+
+    ``soon``: it was announced. What it would pause runs on, and nothing new of that is admitted.
+    """
 
     index: int
     on: bool
@@ -70,6 +73,7 @@ class PhaseView:
     lower: Scope | None = None
     cap: Caps = NO_CAPS
     reserve: Reserve = NO_RESERVE
+    soon: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -310,6 +310,7 @@ class Observer:
                     lower=during.lower_fleet.scope if during.lower_fleet else None,
                     cap=cap,
                     reserve=reserve,
+                    soon=phase.state == "soon",
                 )
             )
         self._on[rule.id] = {view.index for view in found if view.on}

@@ -36,6 +36,19 @@ def test_a_job_with_room_starts() -> None:
     assert codes() == []
 
 
+def test_an_announced_phase_lets_nothing_start_that_it_would_pause() -> None:
+    def soon(scope: str | None, **more: object) -> NodeView:
+        phase = PhaseView(0, False, scope, soon=True, **more)  # type: ignore[arg-type]
+        return NodeView(mode="fleet_first", rules=(RuleView("x", False, False, phases=(phase,)),))
+
+    assert codes(soon("all")) == ["PROTECTION_PHASE_SOON"]
+    assert codes(soon(None, evict="cpu")) == ["PROTECTION_PHASE_SOON"]
+    assert codes(soon("gpu")) == [], "it uses no GPU"
+    assert codes(soon(None)) == []
+    (runs,) = desired([RUNNING], soon("all"))
+    assert runs.action == "run", "what runs goes on until the phase is on"
+
+
 def test_slots_and_cores_are_taken_by_what_runs() -> None:
     taken = tuple(Taken(replace(RUNNING, attempt=f"a{i}")) for i in range(4))
     assert codes(room=replace(ROOM, taken=taken, cores=8.0)) == ["JOB_NO_SLOT"]
