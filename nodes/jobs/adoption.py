@@ -53,7 +53,10 @@ def revive(row: AttemptRow, job: Job, jobs_dir: Path, guard: Guard, now: float) 
     started = (read_document(folder.root / "runner.json") or {}).get("mono_s")
     if row.boot_id == boot_id() and isinstance(started, (int, float)):
         attempt.spawned_mono_s = min(now, float(started))
-    attempt.begin(attempt.spawned_mono_s, held_reason=None)
+    # what ran under earlier agents stands in the row; what was held under them counts for nothing
+    attempt.ran_before_s = row.ran_s
+    attempt.begin(now, held_reason=None)
+    attempt.lowered = attempt.lowering.recognise(attempt.members())
     if row.stop is not None:
         attempt.stopping = Stop(row.stop["reason"], row.stop["requeue"], row.stop["fault"])
     return attempt

@@ -177,6 +177,8 @@ class Attempt(ProcessTree):
         if self.stopping is not None:
             return True
         if self.hold_reason is not None:
+            if self.hold_unlimited and not unlimited:
+                self.held_since_mono_s = now  # a run's hold is no part of the ten minutes
             self.hold_reason = reason
             self.hold_unlimited = unlimited
             return True

@@ -1,4 +1,4 @@
-"""What is written down of the guard's and the trees' news: each refusal once, each tree when it has changed, and not at every tick."""
+"""What is written down as it happens, and not at every tick: each refusal once, each tree when it has changed, the time that ran."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from nodes.jobs.guard import Refusal
 from nodes.jobs.jobqueue import Journal
 from nodes.jobs.registry import Registry
 
-__all__ = ["TreeKeeper", "once_each"]
+__all__ = ["AttemptKeeper", "once_each"]
 
 KEEP_EVERY_S = 10.0
+RAN_EVERY_S = 30.0
 REFUSALS_MAX = 1000
 
 
@@ -31,22 +32,28 @@ def once_each(journal: Journal) -> Refusal:
     return refused
 
 
-class TreeKeeper:
-    """Keeps who is in each tree in the attempt's row: a restarted agent finds orphans by it, whatever they did to their environment."""
+class AttemptKeeper:
+    """Keeps in the attempt's row what a restarted agent must know.
+
+    Who is in its tree: orphans are found by it, whatever they did to their environment. How long it ran and was not held: only that
+    counts against ``timeout_s``.
+    """
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._kept: dict[str, tuple[float, dict[int, int]]] = {}
+        self._kept: dict[str, tuple[float, dict[int, int], float]] = {}
 
     def keep(self, attempt: Attempt, now: float) -> None:
-        """At the first sight of a tree, then where it has changed, at most every ten seconds."""
-        at, before = self._kept.get(attempt.attempt_id, (float("-inf"), {}))
+        """At the first sight, then where the tree has changed or half a minute ran, at most every ten seconds."""
+        at, before, ran_before_s = self._kept.get(attempt.attempt_id, (float("-inf"), {}, 0.0))
         tree = attempt.known
-        if tree == before or now - at < KEEP_EVERY_S:
+        ran_s = attempt.unheld_s(now)
+        stopped = ran_s > ran_before_s and attempt.state == "held"
+        if now - at < KEEP_EVERY_S or (tree == before and ran_s - ran_before_s < RAN_EVERY_S and not stopped):
             return
-        self._kept[attempt.attempt_id] = (now, tree)
+        self._kept[attempt.attempt_id] = (now, tree, ran_s)
         with contextlib.suppress(sqlite3.Error):
-            self._registry.change_attempt(attempt.attempt_id, tree=json.dumps(tree))
+            self._registry.change_attempt(attempt.attempt_id, tree=json.dumps(tree), ran_s=ran_s)
 
     def forget(self, attempt_id: str) -> None:
         self._kept.pop(attempt_id, None)

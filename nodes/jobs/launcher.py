@@ -324,13 +324,16 @@ class Launcher:
 
     def _at_rest(self, now: float) -> bool:
         """Every process stopped; with a freezer: sealed by it, and the kernel says that it has reached all of them."""
-        stopped = all(proc.dead or proc.state in proctree.STOPPED for proc in self._below())
+        below = self._below()
+        stopped = all(proc.dead or proc.state in proctree.STOPPED for proc in below)
         if self.group is None:
             return stopped
         if stopped or (self.lost_since is not None and now - self.lost_since > SEAL_AFTER_S):
             self.group.freeze()
-        frozen = self.group.frozen
-        return stopped if frozen is None else frozen
+        if not self.group.frozen:
+            return stopped and self.group.frozen is None
+        inside = set(self.group.pids())
+        return all(proc.dead or proc.state in proctree.STOPPED or proc.pid in inside for proc in below)
 
     def _kill(self) -> None:
         """Everything below, frozen or not."""

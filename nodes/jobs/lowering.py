@@ -48,6 +48,20 @@ class Lowering:
                 self._lower(proc.pid, proc.start_ticks)
         return self.how
 
+    def recognise(self, members: Iterable[Proc]) -> bool:
+        """Whether an earlier agent lowered these, so that they can be raised again."""
+        for proc in members:
+            if proc.dead:
+                continue
+            try:
+                if os.sched_getscheduler(proc.pid) == os.SCHED_IDLE:
+                    self.how.add("SCHED_IDLE")
+                if Path(f"/proc/{proc.pid}/autogroup").read_text().split()[-1:] == [str(NICE_LOWEST)]:
+                    self.how.add("autogroup")
+            except OSError:
+                continue
+        return bool(self.how)
+
     def _lower(self, pid: int, ticks: int) -> None:
         grouped = _write_autogroup(pid, NICE_LOWEST)
         if grouped:

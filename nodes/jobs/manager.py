@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import sqlite3
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,9 @@ from nodes.jobs.attempt import Attempt, hold_way
 from nodes.jobs.cgroup import parents
 from nodes.jobs.collecting import Collector
 from nodes.jobs.guard import Guard
-from nodes.jobs.jobqueue import JobQueue, Journal, Modules
-from nodes.jobs.keeping import TreeKeeper, once_each
+from nodes.jobs.hands import Hands
+from nodes.jobs.jobqueue import Journal, Modules
+from nodes.jobs.keeping import AttemptKeeper, once_each
 from nodes.jobs.proctree import STOPPED, ProcSystem, System
 from nodes.jobs.registry import Job, Registry
 from nodes.jobs.starting import new_attempt, prepare, row_of, spawn
@@ -39,7 +39,7 @@ RECENT_KEPT = 256
 START_RETRY_S = 30.0
 
 
-class JobManager(JobQueue):
+class JobManager(Hands):
     """All jobs of a node.
 
     Args:
@@ -71,11 +71,10 @@ class JobManager(JobQueue):
         self.node_dir = Path(node_dir)
         self.guard = Guard(system or ProcSystem(), once_each(journal))
         self._places = parents() if places is None else places
-        self._trees = TreeKeeper(self.registry)
+        self._keeper = AttemptKeeper(self.registry)
         self._device_env = dict(device_env or {})
         self.silence_s = silence_s
         self.adopt_s = adopt_s
-        self._live: dict[str, Attempt] = {}
         self._recent: deque[Attempt] = deque(maxlen=RECENT_KEPT)
         self._unkillable: set[str] = set()
         self._zombies: list[subprocess.Popen[bytes]] = []
@@ -138,18 +137,6 @@ class JobManager(JobQueue):
         return self.job(job_id)
 
     # -- attempts -------------------------------------------------------------------------------------------------------
-
-    def attempts(self) -> list[Attempt]:
-        """Live attempts, oldest first."""
-        return list(self._live.values())
-
-    def attempt(self, attempt_id: str) -> Attempt:
-        found = self._live.get(attempt_id)
-        if found is None:
-            raise Refused(
-                "JOB_NO_ATTEMPT", f"attempt {attempt_id!r}", "it is not running on this node", "cotenant job list"
-            )
-        return found
 
     def ended_since(self, mono_s: float) -> list[Attempt]:
         """Attempts that ended at or after that monotonic time (of the newest 256), with their ``cpu_s`` and stretches."""
@@ -266,77 +253,6 @@ class JobManager(JobQueue):
         )
         attempt.heartbeat()  # the launcher starts the runner at this byte: it stands in the registry now
 
-    def hold(self, attempt_id: str, reason: str, *, unlimited: bool = False) -> None:
-        """Keep an attempt from running, by what its runner declares; one that cannot be held is stopped and requeued.
-
-        ``unlimited``: a harness run's hold, which the ten-minute limit does not end.
-        """
-        self.hold_all([attempt_id], reason, unlimited=unlimited)
-
-    def hold_all(self, attempt_ids: Sequence[str], reason: str, *, unlimited: bool = False) -> None:
-        """``hold`` for several: what can be stopped by a signal is, in all of them, before any of them is looked at closer."""
-        attempts = [self.attempt(attempt_id) for attempt_id in attempt_ids]
-        for attempt in attempts:
-            attempt.brake()
-        for attempt in attempts:
-            self._hold(attempt, reason, unlimited)
-
-    def _hold(self, attempt: Attempt, reason: str, unlimited: bool) -> None:
-        if not attempt.hold(reason, self._clock(), unlimited=unlimited):
-            self.stop(attempt.attempt_id, reason, requeue=True, fault=False)
-
-    def release(self, attempt_id: str) -> None:
-        """Let a held attempt go on."""
-        attempt = self.attempt(attempt_id)
-        try:
-            attempt.release(self._clock())
-        except OSError as error:
-            self.stop(attempt_id, f"cannot be released: {error}", requeue=True, fault=False)
-
-    def set_duty(self, attempt_id: str, duty: float | None) -> None:
-        """A new ``gpu_duty`` for the attempt (None: no limit), written and nudged at once."""
-        self._set_limits(attempt_id, duty, self.attempt(attempt_id).threads)
-
-    def set_threads(self, attempt_id: str, threads: int | None) -> None:
-        self._set_limits(attempt_id, self.attempt(attempt_id).duty, threads)
-
-    def set_lowered(self, attempt_id: str, lowered: bool) -> bool:
-        """Lowest scheduling class for the whole tree, or the normal one again; processes that come later follow at each tick.
-
-        False where it was not reached: no way to lower here, or none to raise again without privilege (it then stays low).
-        """
-        return self.attempt(attempt_id).lower(lowered)
-
-    def _set_limits(self, attempt_id: str, duty: float | None, threads: int | None) -> None:
-        attempt = self.attempt(attempt_id)
-        try:
-            attempt.set_limits(duty=duty, threads=threads)
-        except OSError as error:
-            self.stop(attempt_id, f"its limits cannot be written: {error}", requeue=True, fault=False)
-            return
-        with contextlib.suppress(sqlite3.Error):
-            self.registry.change_attempt(attempt_id, duty=duty)
-
-    def stop(self, attempt_id: str, reason: str, *, requeue: bool, fault: bool) -> None:
-        """End an attempt: thaw, stop document, nudge, TERM, KILL after its grace. ``fault``: it costs the job an attempt."""
-        attempt = self.attempt(attempt_id)
-        if attempt.stopping is not None:
-            if not requeue and attempt.stopping.requeue:
-                attempt.stopping = Stop(reason, requeue, fault)  # a cancel outweighs an eviction
-                self._keep_stop(attempt)
-            return
-        attempt.stop(Stop(reason, requeue, fault), self._clock())
-        self._keep_stop(attempt)
-
-    def _keep_stop(self, attempt: Attempt) -> None:
-        stop = attempt.stopping
-        assert stop is not None
-        with contextlib.suppress(sqlite3.Error):
-            self.registry.change_attempt(
-                attempt.attempt_id,
-                stop=json.dumps({"reason": stop.reason, "requeue": stop.requeue, "fault": stop.fault}),
-            )
-
     # -- tick -----------------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
@@ -375,7 +291,7 @@ class JobManager(JobQueue):
             pids = [proc.pid for proc in attempt.members() if not proc.dead]
             self._journal("JOB_UNKILLABLE", {"job": attempt.job_id, "attempt": attempt.attempt_id, "pids": pids})
         self.guard.learn(attempt.attempt_id, attempt.last_seen)
-        self._trees.keep(attempt, now)
+        self._keeper.keep(attempt, now)
         self._collect(attempt, now)
 
     def unkillable(self) -> list[Attempt]:
@@ -400,7 +316,7 @@ class JobManager(JobQueue):
             return
         self._live.pop(attempt.attempt_id, None)
         self._unkillable.discard(attempt.attempt_id)
-        self._trees.forget(attempt.attempt_id)
+        self._keeper.forget(attempt.attempt_id)
         self._recent.append(attempt)
         if attempt.process is not None:
             self._zombies.append(attempt.process)

@@ -128,15 +128,19 @@ class ProcessTree:
             return stopped
         if stopped or late:
             self.group.freeze()
-        frozen = self.group.frozen
-        return stopped if frozen is None else frozen
+        if not self.group.frozen:
+            return stopped and self.group.frozen is None  # None: the group is gone, and signals are what there is
+        inside = set(self.group.pids())
+        return all(proc.dead or proc.state in STOPPED or proc.pid in inside for proc in self.members())
 
     def _thaw(self) -> None:
         """Children first, so that a parent that waits for them finds them running."""
+        members = [proc for proc in self.members() if not proc.dead]
         if self.group is not None:
-            self.group.thaw()
-        stopped = [proc for proc in self.members() if proc.state in STOPPED]
-        signal_tree(self.system, stopped[::-1], signal.SIGCONT)
+            self.group.thaw()  # what was frozen before its SIGSTOP took effect would stop now: all are continued
+        else:
+            members = [proc for proc in members if proc.state in STOPPED]
+        signal_tree(self.system, members[::-1], signal.SIGCONT)
 
     def _kill(self) -> None:
         """Everything, frozen or not: a kill, and then a thaw of the whole subtree, without which a frozen group may keep it."""

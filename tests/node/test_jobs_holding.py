@@ -61,6 +61,59 @@ def test_a_hold_reaches_strays_and_what_goes_on_forking(tmp_path: Path, places: 
     assert attempt.group is None or not Path(attempt.group.path).exists()
 
 
+@needs_freezer
+def test_case_072_a_frozen_group_that_the_runner_has_left_is_no_pause(tmp_path: Path) -> None:
+    rig = rig_with(tmp_path, ["freeze_ok"])
+    attempt = rig.start({"do": "work", "forking": True})
+    rig.until(lambda: attempt.state == "running" and len(rig.pids(attempt)) >= 3)
+    assert attempt.group is not None
+    for pid in attempt.group.pids():
+        try:
+            (Path(attempt.group.path).parent / "cgroup.procs").write_text(str(pid))
+        except OSError:
+            continue  # it has ended
+    rig.jobs.hold(attempt.attempt_id, "phase")
+    rig.until(lambda: attempt.hold_confirmed)
+    pids = rig.pids(attempt)[1:]
+    before = cpu_ticks(pids)
+    time.sleep(1.0)
+    assert cpu_ticks(pids) == before, "the signals hold what the group does not"
+    rig.close()
+
+
+def test_case_070_a_cancel_leaves_no_child_of_any_kind(tmp_path: Path) -> None:
+    rig = rig_with(tmp_path, ["freeze_ok"], stop_grace_s="1")
+    attempt = rig.start({"do": "work", "children": 2, "detached": 1, "strays": 2, "deaf": True})
+    rig.until(lambda: attempt.state == "running" and len(rig.pids(attempt)) == 6)
+    pids = rig.pids(attempt)[1:]
+    rig.jobs.cancel(attempt.job_id)
+    rig.until(lambda: not rig.jobs.attempts())
+    assert {state_of(pid) for pid in pids} == {"gone"}
+    rig.close()
+
+
+def test_a_hold_under_an_earlier_agent_costs_no_time_and_what_was_lowered_can_be_raised(tmp_path: Path) -> None:
+    rig = rig_with(tmp_path, ["freeze_ok"])
+    attempt = rig.start({"do": "work"})
+    rig.until(lambda: attempt.state == "running")
+    rig.jobs.set_lowered(attempt.attempt_id, True)
+    rig.jobs.hold(attempt.attempt_id, "phase")
+    rig.until(lambda: attempt.hold_confirmed)
+    ran_s = attempt.unheld_s(time.monotonic())
+    with rig.db:
+        rig.db.execute("UPDATE attempts SET ran_s = ?", (ran_s,))
+    time.sleep(3.0)  # held
+    attempt.close()
+    rig.db.close()
+    second = Rig(rig.home)
+    (taken,) = second.jobs.adopt()
+    assert taken.unheld_s(time.monotonic()) < ran_s + 1.0, "the three seconds held are not in it"
+    assert taken.lowered
+    assert second.jobs.set_lowered(taken.attempt_id, False)
+    assert os.sched_getscheduler(taken.runner_pid or 0) == os.SCHED_OTHER
+    second.close()
+
+
 def test_a_runner_that_can_do_both_is_frozen_and_told(tmp_path: Path) -> None:
     rig = rig_with(tmp_path, ["freeze_ok", "cooperative_pause"])
     attempt = rig.start({"do": "work"})

@@ -307,3 +307,14 @@ def test_what_hung_below_a_launcher_that_was_killed_is_still_known(tmp_path: Pat
     attempt.launcher_lost = True
     assert not attempt.kill_leftovers([])
     assert (102, 12, signal.SIGKILL) in world.sent
+
+
+def test_the_ten_minutes_begin_when_a_runs_hold_becomes_a_rules(tmp_path: Path) -> None:
+    world = World({LAUNCHER: proc(LAUNCHER, 1, 10, "S"), RUNNER: proc(RUNNER, LAUNCHER, 11, "T")}, [])
+    attempt = attempt_in(world, tmp_path, {"freeze_ok"})
+    attempt.begin(0.0, held_reason=None)
+    attempt.hold("OFF", 1.0, unlimited=True)
+    assert "pause_limit" not in attempt.step(5000.0)
+    attempt.hold("phase", 5000.0)
+    assert "pause_limit" not in attempt.step(5599.0)
+    assert "pause_limit" in attempt.step(5601.0)
