@@ -29,8 +29,9 @@ class Collector:
     def collect(self, attempt: Attempt, job: Job, now: float) -> results.Ending | None:
         """Record the attempt's end where it is known and can be recorded; None where it goes on or the next tick must try."""
         path = attempt.folder.root / "exit.json"
-        told = read_document(path)
-        if told is None:
+        # Once it was taken for lost, what is left is killed by us: an end that is told after that is our own doing.
+        told = None if attempt.launcher_lost else read_document(path)
+        if told is None and not attempt.launcher_lost:
             if not attempt.launcher_gone():
                 return None
             told = read_document(path)  # it may have written it just before it went

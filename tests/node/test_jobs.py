@@ -121,7 +121,7 @@ def test_an_attempt_of_an_earlier_boot_is_requeued_without_fault(tmp_path: Path)
     assert second.jobs.adopt() == [], "same pids, another boot: nobody of ours"
     second.until(lambda: not second.jobs.attempts())
     job = second.jobs.job(attempt.job_id)
-    assert (job.state, job.counted) == ("waiting", 0)
+    assert (job.state, job.counted) == ("waiting", 0), (job.reason, second.journal)
     wait_for(lambda: state_of(pid or 0) == "gone")
     second.close()
     rig.db.close()

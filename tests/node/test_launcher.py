@@ -112,7 +112,7 @@ def test_freeze_ok_is_frozen_when_the_agent_is_killed_and_goes_on_when_released(
     wait_for(lambda: cpu_ticks(pids) > before + 20)
     assert rig.codes().count("JOB_ADOPTED") == 1
     rig.close()
-    assert carriers(attempt_id) == []
+    wait_for(lambda: carriers(attempt_id) == [])
 
 
 def test_cooperative_pause_gets_a_newer_document_and_stays_paused(tmp_path: Path, agents: list[StandIn]) -> None:
@@ -150,7 +150,7 @@ def test_neither_is_ended(tmp_path: Path, agents: list[StandIn]) -> None:
     home, agent, attempt_id, pids = begin(tmp_path, agents, ["cancellable"], deaf=True, grace_s="1")
     agent.kill()
     wait_for(lambda: {state_of(pid) for pid in pids} == {"gone"})
-    assert carriers(attempt_id) == []
+    wait_for(lambda: carriers(attempt_id) == [])
     rig = Rig(home)
     assert rig.jobs.adopt() == []
     assert rig.jobs.job(1).state == "waiting"
@@ -203,7 +203,7 @@ def test_agent_and_launcher_both_killed(tmp_path: Path, agents: list[StandIn]) -
     rig.jobs.adopt()
     rig.until(lambda: not rig.jobs.attempts())
     assert {state_of(pid) for pid in pids} == {"gone"}, "orphans that carry the attempt's id are found"
-    assert carriers(attempt_id) == []
+    wait_for(lambda: carriers(attempt_id) == [])
     assert rig.jobs.job(1).state == "waiting"
 
 
