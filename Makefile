@@ -6,11 +6,11 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-TEST_GROUPS := unit node flows faults mutants model
+TEST_GROUPS := unit node flows faults mutants model postgres browser
 PYTEST ?= $(BIN)/python -m pytest -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fuzz test-sabotage demo-llm demo demo-full test test-unit lint bench mutants lock clean $(TEST_GROUPS:%=test-%)
+.PHONY: help setup fuzz test-sabotage demo-llm demo demo-full test test-unit need-chromium need-postgresql pictures lint bench mutants lock clean $(TEST_GROUPS:%=test-%)
 
 help:
 	@echo "make setup      the environment in .venv (uv where it is on PATH, else pip), locked versions"
@@ -57,6 +57,20 @@ $(TEST_GROUPS:%=test-%): test-%: $(READY)
 
 test-sabotage: $(READY)
 	COTENANT_SABOTAGE_PROMPTS=500 $(PYTEST) tests/faults/test_batch_kills.py -s
+
+# Debian packages that these groups drive; without them (and without root to install them) their tests are skipped, which is said.
+test-browser: need-chromium
+test-postgres: need-postgresql
+need-chromium:
+	@command -v chromium >/dev/null || $(call install,chromium)
+need-postgresql:
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || $(call install,postgresql)
+install = { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -q && apt-get install -qy --no-install-recommends $(1); } \
+	|| echo "install $(1) for these tests" >&2
+
+# The pictures in docs/: taken anew by the browser's test.
+pictures: need-chromium $(READY)
+	COTENANT_PICTURES=docs/pictures $(PYTEST) tests/browser
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

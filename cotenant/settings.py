@@ -74,7 +74,7 @@ class Settings(BaseModel):
         description="name of this machine's node where none is given; it names folders and a work queue, hence the pattern",
     )
     store_url: str | None = Field(
-        default=None, description="SQLAlchemy URL of the store; by default store.sqlite in the home"
+        default=None, repr=False, description="SQLAlchemy URL of the store; by default store.sqlite in the home"
     )
     prefect_api_url: str | None = Field(
         default=None,
@@ -88,7 +88,8 @@ class Settings(BaseModel):
     )
     server_host: str = Field(
         default="127.0.0.1",
-        description="address that the embedded server listens on; other than loopback it needs an auth string",
+        pattern=r"^(127\.0\.0\.1|0\.0\.0\.0)$",
+        description="address that the embedded server listens on: 127.0.0.1, or 0.0.0.0 for a fleet, which needs an auth string",
     )
     server_database_url: str | None = Field(
         default=None,
@@ -202,7 +203,8 @@ class Settings(BaseModel):
             name = str(first["loc"][0])
             raise Refused(
                 "SETTINGS_BAD",
-                f"{ENV_PREFIX}{name.upper()}={first['input']}",
+                # A field that is not shown holds a password.
+                f"{ENV_PREFIX}{name.upper()}={first['input'] if cls.model_fields[name].repr else '…'}",
                 str(first["msg"]).removeprefix("Value error, "),
                 f"set it right or leave it out: {cls.model_fields[name].description}",
             ) from error

@@ -56,10 +56,10 @@ def duty_sweep(
     margin: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.02,
     off: Literal["paused", "evicted"] = "paused",
     first_look: Annotated[int, Field(ge=8, multiple_of=4)] = 8,
-    feed: str | None = None,
+    feed: str = "",
     accept_timed_source: bool = False,
     reviewed: bool = False,
-    seed: Annotated[int, Field(ge=0)] | None = None,
+    seed: Annotated[int, Field(ge=0)] = 0,
     reviewed_by: str = "",
 ) -> State[Any]:
     """Find the highest duty at which fleet work shows no slowdown of a protected program.
@@ -77,10 +77,10 @@ def duty_sweep(
         margin: The slowdown that counts, as a fraction (0.02 is 2 %).
         off: How OFF holds the work: paused, or evicted to free its memory too.
         first_look: The first number of counted blocks at which a level is judged; higher sees rarer harm.
-        feed: MODULE/STAGE that keeps the ON windows loaded; its results are thrown away.
+        feed: MODULE/STAGE that keeps the ON windows loaded; its results are thrown away. Empty for what is queued.
         accept_timed_source: Accept a source whose lines come on a timer; earns demonstration certificates at most.
         reviewed: The plan was reviewed already: do not ask. For schedules and the command line.
-        seed: Seed of the coins that order the windows; empty or 0 for a fresh one.
+        seed: Seed of the coins that order the windows; 0 for a fresh one.
         reviewed_by: Who reviewed it, where reviewed is set.
     """
     log = get_run_logger()
@@ -92,7 +92,7 @@ def duty_sweep(
         tried = check_levels(levels)
         base = RunSpec(
             node=node, rule=rule, work=work, duty=tried[0], window_s=window_s, washout_s=washout_s, margin=margin, off=off,
-            max_hours=max_hours, first_look=first_look, feed=feed, accept_timed_source=accept_timed_source,
+            max_hours=max_hours, first_look=first_look, feed=feed.strip() or None, accept_timed_source=accept_timed_source,
         )  # fmt: skip
         base.checked()
         sweep.plan(base, Asked.of(base, tried), hours, seed)
@@ -125,7 +125,7 @@ class _Sweep:
         self.name: str | None = None
         self.agent: Any = None
 
-    def plan(self, base: RunSpec, asked: Asked, hours: Hours | None, seed: int | None) -> None:
+    def plan(self, base: RunSpec, asked: Asked, hours: Hours | None, seed: int) -> None:
         self.base, self.asked, self.hours, self.seed = base, asked, hours, seed
         self.agent = connect(base.node)
         self.zone = local_zone()

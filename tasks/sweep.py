@@ -29,7 +29,7 @@ def new_sweep(flow_run_id: str) -> str:
     return "sweep-" + hashlib.sha256(flow_run_id.encode()).hexdigest()[:10]
 
 
-def level_seed(sweep: str, index: int, seed: int | None) -> int:
+def level_seed(sweep: str, index: int, seed: int) -> int:
     """A seed for the coins of one level; each has its own."""
     digest = hashlib.sha256(f"seed {sweep} {index} {seed or ''}".encode()).digest()
     return int.from_bytes(digest[:6], "big")

@@ -88,7 +88,7 @@ def register(ab: typer.Typer) -> None:
             "accept_timed_source": accept_timed_source,
         }
         spec = checked_spec(asked | {"duty": tried[0]})
-        parameters = asked | {"levels": list(tried), "window": window_of_day}
+        parameters = asked | {"levels": list(tried), "window": window_of_day, "feed": feed or ""}
         return _start(settings(), spec.model_dump(), parameters, yes=yes, watch=watch)
 
 

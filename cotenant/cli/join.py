@@ -79,7 +79,7 @@ def _try_store(found: Settings) -> None:
 
 
 def _try_server(found: Settings, name: str, *, known_here: bool) -> None:
-    from prefect.exceptions import ObjectNotFound
+    from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 
     from cotenant.cli.fleet_link import server_answers
     from cotenant.fleet.deployments import POOL, client_of
@@ -94,6 +94,12 @@ def _try_server(found: Settings, name: str, *, known_here: bool) -> None:
             raise Refused(
                 "FLEET_UNKNOWN", f"Prefect server {url}", f"it has no work pool {POOL!r}", OUR_POOL_NEEDS
             ) from None
+        except PrefectHTTPStatusError as error:
+            if error.response.status_code != 401:
+                raise
+            raise Refused(
+                "FLEET_DENIED", f"Prefect server {url}", "it did not take the user and password", "give --auth-string"
+            ) from error
         taken = [each for each in workers.json() if each["name"] == name and each.get("status") == "ONLINE"]
     if taken and not known_here:
         raise Refused(

@@ -16,6 +16,7 @@ import psutil
 
 from cotenant.fleet.process import Background, prefect_env
 from cotenant.fleet.template import seed
+from cotenant.settings import Settings
 from policies.refusal import Refused
 
 __all__ = ["PrefectServer", "is_healthy", "listens"]
@@ -25,7 +26,7 @@ START_WITHIN_S = 300.0
 PORT_TRIES = 4
 LOOK_EVERY_S = 0.3
 GIVE_UP_WITHIN_S = 15.0
-HOST = "127.0.0.1"
+HOST, ANY_HOST = "127.0.0.1", "0.0.0.0"
 
 
 class _PortLost(Exception):
@@ -44,7 +45,7 @@ def is_healthy(url: str, timeout_s: float = 2.0) -> bool:
 
 
 def listens(pid: int, port: int) -> bool:
-    """Does this process, or a descendant of it, hold the listening socket of the port on loopback?
+    """Does this process, or a descendant of it, hold the listening socket of the port on loopback, or on every address?
 
     False as well where that cannot be read: a server that is not known to be ours is not ours.
     """
@@ -58,7 +59,7 @@ def listens(pid: int, port: int) -> bool:
             sockets = member.net_connections("tcp")
         except psutil.Error:
             continue
-        if any(one.status == psutil.CONN_LISTEN and one.laddr == (HOST, port) for one in sockets):
+        if any(one.status == psutil.CONN_LISTEN and one.laddr in ((HOST, port), (ANY_HOST, port)) for one in sockets):
             return True
     return False
 
@@ -71,7 +72,8 @@ def _is_taken(port: int) -> bool:
 
 
 def _prefect_server(port: int) -> list[str]:
-    return [sys.executable, "-m", "prefect", "server", "start", "--host", HOST, "--port", str(port)]
+    host = Settings.from_env().server_host
+    return [sys.executable, "-m", "prefect", "server", "start", "--host", host, "--port", str(port)]
 
 
 class PrefectServer:
@@ -171,14 +173,31 @@ class PrefectServer:
             self._note(port=port, starting=port)
         else:
             self._note(starting=port)
+        settings = Settings.from_env(home=self.home)
+        if settings.server_host != HOST and settings.prefect_auth_string is None:
+            raise Refused(
+                "SERVER_OPEN",
+                f"the Prefect server on {settings.server_host}",
+                "whoever reaches it may run flows on every node, and it asks for no password",
+                "set COTENANT_PREFECT_AUTH_STRING=USER:PASSWORD",
+            )
         env = prefect_env(self.home) | {
-            "PREFECT_SERVER_API_HOST": HOST,
+            "PREFECT_SERVER_API_HOST": settings.server_host,
             "PREFECT_SERVER_API_PORT": str(port),
-            "PREFECT_UI_API_URL": _url(port),
+            # Browsers on other machines reach the API under the address of the page.
+            "PREFECT_UI_API_URL": _url(port) if settings.server_host == HOST else "/api",
+            # Runs, logs and artifacts would be kept for ever.
+            "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
             # In memory a lease is forgotten by a restart, and its slot stays taken for ever.
             "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
         }
-        seed(self.home / "prefect")
+        if settings.prefect_auth_string is not None:
+            env["PREFECT_SERVER_API_AUTH_STRING"] = settings.prefect_auth_string
+            env["PREFECT_API_AUTH_STRING"] = settings.prefect_auth_string  # its own services ask it too
+        if settings.server_database_url is not None:
+            env["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = settings.server_database_url
+        else:
+            seed(self.home / "prefect")
         self._log_from = self.process.log.stat().st_size if self.process.log.exists() else 0
         self.process.start(self._command(port), env, cwd=self.home)
         return port

@@ -1,0 +1,109 @@
+"""An owner's whole way in the Prefect UI: the form, a nightly schedule, the review, the progress, the report's picture."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, FlowRunFilter
+
+from cotenant.fleet.deployments import client_of
+from tests.flows.conftest import NODE, Rig, until
+from tests.flows.test_duty_sweep import by_level
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(1500)]
+
+
+def fill(page: Page, help_text: str, value: str) -> None:
+    """The field under this help text: who fills the form goes by these words."""
+    words = page.get_by_text(help_text, exact=False).first
+    words.locator("xpath=following::*[self::textarea or self::input][1]").fill(value)
+
+
+def test_a_sweep_from_form_to_report(rig: Rig, page: Page, pictures: Path) -> None:
+    by_level(rig, {0.1: 1.0, 0.2: 1.0, 0.35: 0.9})
+    rig.agent.block_s = 1.0
+    base = rig.url.removesuffix("/api")
+    with client_of(rig.url) as client:
+        deployment = client.read_deployment_by_name("duty-sweep/duty-sweep")
+
+        def runs() -> list[str]:
+            mine = FlowRunFilter.model_validate({"deployment_id": {"any_": [str(deployment.id)]}})
+            found = client.read_flow_runs(flow_run_filter=mine, limit=200)
+            return [str(run.id) for run in found if run.parameters.get("margin") == 0.03]
+
+        # every night
+        page.goto(f"{base}/deployments/deployment/{deployment.id}")
+        page.get_by_role("button", name="Schedule").last.click()
+        page.get_by_role("button", name="Cron").click()
+        dialog = page.get_by_role("dialog").last
+        dialog.locator("input[type=text]").nth(1).fill("0 22 * * *")
+        page.screenshot(path=pictures / "ui-schedule.png")
+        dialog.get_by_role("button", name="Save").click()
+        until(
+            lambda: [
+                each
+                for each in client.read_deployment(deployment.id).schedules
+                if getattr(each.schedule, "cron", "") == "0 22 * * *"
+            ],
+            "the nightly schedule is on the server",
+        )
+        page.get_by_text("10:00 PM").first.wait_for()
+
+        # now, by the form's own words
+        before = set(runs())
+        page.goto(f"{base}/deployments/deployment/{deployment.id}/run")
+        page.get_by_text("The node to measure on").wait_for()
+        fill(page, "The node to measure on", NODE)
+        fill(page, "The rule of the node's protection section", "trainer")
+        fill(page, "The fleet work under test", "cpu")
+        fill(page, "The longest that one level may take", "0.14")
+        fill(page, "Length of a counted window", "5")
+        fill(page, "Seconds thrown away after each switch", "1")
+        fill(page, "The slowdown that counts", "0.03")
+        page.screenshot(path=pictures / "ui-form.png")
+        page.get_by_role("button", name="Submit").click()
+        (flow_run,) = until(lambda: set(runs()) - before, "the run that the form started")
+
+        # its review
+        rig.wait_state(flow_run, "Suspended")
+        page.goto(f"{base}/runs/flow-run/{flow_run}")
+        page.get_by_role("button", name="Resume").first.click()
+        page.get_by_text("Sweep the duty of cpu beside trainer").first.wait_for()
+        page.screenshot(path=pictures / "ui-review.png")
+        choose(page)
+        page.get_by_role("button", name=re.compile("Submit|Resume")).last.click()
+
+        # its progress, on the level that runs
+        until(lambda: not rig.agent.memory.runs or len(rig.agent.memory.started) > 2, "blocks are measured")
+        page.goto(f"{base}/runs/flow-run/{flow_run}")
+        page.get_by_text("Running").first.wait_for()
+        page.screenshot(path=pictures / "ui-running.png")
+        done = rig.wait_state(flow_run, "Completed")
+        assert done["message"].startswith("Certified duty 0.2 beside trainer: the sweep stopped at duty 0.35")
+
+        # and its report, with the picture
+        mine = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[flow_run]))
+        artifacts = {str(each.type): each for each in client.read_artifacts(artifact_filter=mine)}
+    page.goto(f"{base}/runs/flow-run/{flow_run}?tab=Artifacts")
+    page.get_by_text("R with its interval against duty").first.wait_for()
+    page.goto(f"{base}/artifacts/artifact/{artifacts['markdown'].id}")
+    page.get_by_text("Duty sweep of cpu beside trainer").first.wait_for()
+    page.screenshot(path=pictures / "ui-report.png")
+    page.goto(f"{base}/artifacts/artifact/{artifacts['image'].id}")
+    picture = page.locator("img[src^='data:image/png']").first
+    picture.wait_for()
+    assert picture.evaluate("image => image.complete && image.naturalWidth > 400")
+    page.screenshot(path=pictures / "ui-picture.png")
+
+
+def choose(page: Page) -> None:
+    """approve, in the form's list of decisions."""
+    words = page.get_by_text("approve starts the run").first
+    words.locator("xpath=following::button[contains(@class,'select')][1]").click()
+    page.get_by_role("option", name="approve").first.click()
