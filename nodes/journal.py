@@ -148,6 +148,11 @@ class Journal:
         rows = self.db.execute(f"SELECT * FROM timeline WHERE {where} ORDER BY seq LIMIT ?", (*args, limit)).fetchall()
         return [{**dict(row), "data": json.loads(row["data"])} for row in rows]
 
+    def newest_data(self, code: str, limit: int) -> list[dict[str, Any]]:
+        """Data of the newest entries with a code, newest first."""
+        rows = self.db.execute("SELECT data FROM timeline WHERE code = ? ORDER BY seq DESC LIMIT ?", (code, limit))
+        return [json.loads(row["data"]) for row in rows]
+
     def last_seq(self) -> int:
         return int(self.db.execute("SELECT coalesce(max(seq), 0) FROM timeline").fetchone()[0])
 

@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 MAX_REQUEST_BYTES = 1 << 20
 REQUEST_WITHIN_S = 10.0
 MAX_CONNECTIONS = 64
+STOP_WITHIN_S = 5.0
 # What SQLite keeps as an integer.
 MAX_INTEGER = (1 << 63) - 1
 
@@ -81,8 +82,11 @@ class RpcServer:
     async def stop(self) -> None:
         if self._server is not None:
             self._server.close()
-        for task in list(self._tasks):
+        open_ones = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in open_ones:
             task.cancel()
+        if open_ones:
+            await asyncio.wait(open_ones, timeout=STOP_WITHIN_S)
         self.path.unlink(missing_ok=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -94,7 +98,7 @@ class RpcServer:
         try:
             await self._converse(reader, writer)
         except (ConnectionError, asyncio.CancelledError):
-            pass
+            writer.transport.abort()  # what the peer did not take is not kept for it
         except Exception:
             log.exception("socket: a connection failed")
         finally:
@@ -210,4 +214,7 @@ async def _answer(
     else:
         body["error"] = {"code": error[0], "message": error[1]} | ({"data": error[2]} if error[2] is not None else {})
     writer.write(json.dumps(body, default=str).encode() + b"\n")
-    await writer.drain()
+    try:
+        await asyncio.wait_for(writer.drain(), REQUEST_WITHIN_S)
+    except TimeoutError:
+        raise ConnectionResetError("the answer was not taken in time") from None

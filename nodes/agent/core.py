@@ -157,6 +157,7 @@ class Agent:
         self.observer.configure(self.section)
         for attempt in self.jobs.adopt():
             self.journal.write("AGENT_ADOPTED", {"attempt": attempt.attempt_id, "job": attempt.job_id})
+        self.observer.remember_latencies()
         self.runs.interrupt_stale()
         self.journal.write("AGENT_STARTED", {"pid": os.getpid(), "section_version": self.section_version})
 

@@ -26,6 +26,7 @@ from policies.memory_guard import GuardState, MemorySignals, step_guard
 from policies.rules import Group, ProcInfo, RuleEvent, RuleState, Verdicts, expand_home, groups, start_rule, step_rule
 from policies.section import Rule, Section, timing
 from policies.section.models import Timing
+from policies.sources.latency import KEPT as LATENCIES_KEPT
 from policies.sources.latency import Latencies
 from policies.units import NodeView, PhaseView, RuleView, RunView
 
@@ -103,6 +104,13 @@ class Observer:
             for index, acts in [(None, rule), *enumerate(rule.during)]:
                 by = f"rule {rule.id}" if index is None else f"phase {index + 1} of rule {rule.id}"
                 self._limits[rule.id, index] = (caps_of(acts.cap_fleet, by), reserve_of(acts.reserve, by))
+
+    def remember_latencies(self) -> None:
+        """Those of the newest phase changes, as an earlier agent journaled them."""
+        for data in reversed(self.journal.newest_data("PROTECTION_PHASE_ON", LATENCIES_KEPT)):
+            if isinstance(data.get("latency_ms"), float) and isinstance(data.get("phase"), int):
+                kept = self.latencies.setdefault((str(data.get("rule")), data["phase"]), Latencies())
+                kept.add(data["latency_ms"])
 
     # -- reading ----------------------------------------------------------------------------------------------------
 

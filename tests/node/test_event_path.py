@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from nodes.agent.core import Agent
+from nodes.agent.observe import Observer
 from nodes.jobs import Attempt
 from tests.node.agent_rig import wait_for
 from tests.node.jobs_rig import foreign, state_of
@@ -97,6 +98,10 @@ def test_frozen_runners_stop_between_ticks_and_the_latency_is_journaled(tmp_path
     wait_for("state T", lambda: all(state_of(a.runner_pid or 0) == "T" for a in node.attempts))
     (row,) = [row for row in node.agent.sources() if row["role"] == "phase"]
     assert row["latency_p50_ms"] == pytest.approx(entry["latency_ms"], abs=0.001)
+    again = Observer(node.agent.journal, node.agent.hub)
+    again.remember_latencies()
+    kept = again.latencies[("program", 0)].quantile_ms(0.5)
+    assert kept == pytest.approx(entry["latency_ms"]), "a restarted agent shows it, too"
     codes = [e["code"] for e in node.agent.journal.entries(limit=5000)]
     assert codes.count("PROTECTION_PAUSE") == 2
     assert codes.index("PROTECTION_PHASE_ON") < codes.index("PROTECTION_PAUSE")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import select
 import socket
 import stat
 import threading
@@ -123,6 +124,36 @@ def test_a_huge_request_is_refused_and_the_next_one_is_served(path: Path) -> Non
 
 def test_a_half_sent_request_is_dropped(path: Path) -> None:
     assert raw(path, b'{"method": "ec') == b""
+
+
+def test_a_request_that_stops_in_the_middle_is_dropped_in_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nodes.rpc.REQUEST_WITHIN_S", 0.3)
+    with socket.socket(socket.AF_UNIX) as conn:
+        conn.settimeout(60)
+        conn.connect(str(path))
+        conn.sendall(b'{"jsonrpc": "2.0", "id": 1, "method": "echo", ')
+        assert conn.recv(10) == b"", "the server hung up"
+    assert AgentClient(path).call("echo", text="x") == "x"
+
+
+def test_an_answer_that_is_not_taken_is_given_up_in_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nodes.rpc.REQUEST_WITHIN_S", 0.3)
+    request = {"jsonrpc": "2.0", "id": 1, "method": "echo", "params": {"text": "x" * 100_000, "times": 100}}
+    with socket.socket(socket.AF_UNIX) as conn:
+        conn.settimeout(60)
+        conn.connect(str(path))
+        conn.sendall(json.dumps(request).encode() + b"\n")
+        poll = select.poll()
+        poll.register(conn, 0)  # hang-ups alone: nothing of the 10 MB is read
+        assert poll.poll(60_000), "the server hung up"
+        taken = 0
+        try:
+            while chunk := conn.recv(65536):
+                taken += len(chunk)
+        except ConnectionResetError:
+            pass
+        assert taken < 10_000_000
+    assert AgentClient(path).call("echo", text="x") == "x"
 
 
 def test_the_socket_is_its_owners_alone(path: Path) -> None:
