@@ -258,7 +258,7 @@ def _reaction_reasons(unit: Unit, node: NodeView, exempt: str | None) -> list[Re
         if not unit.device and rule.level == "paused":
             why = rule.reaction_why or "its program runs, and what fleet work costs it is not known yet"
             found.append(Reason(rule.reaction_code, f"rule {rule.id}: {why}"))
-        elif unit.device and rule.measures and node.run is None:
+        elif unit.device and rule.measures and node.run is None and node.gpu_jobs != "always":
             found.append(Reason("PROTECTION_BASELINE", f"rule {rule.id}: {rule.reaction_why}"))
     return found
 

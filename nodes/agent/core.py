@@ -187,12 +187,16 @@ class Agent:
         self.pulse()
 
     def _fleet_now(self) -> FleetNow:
-        """Whether any fleet work ran since the last tick (one that is not seen held may run), and whether other work wants to."""
-        attempts = self.jobs.attempts()
-        ran = any(a.state != "held" or not a.hold_confirmed for a in attempts)
+        """Whether any fleet work ran since the last tick (one that is not seen held may run), and whether other work wants to.
+
+        With ``gpu_jobs = "always"`` no rule holds device work, so it is none of the work that a rule's baseline is without.
+        """
+        free = self.section.node.gpu_jobs == "always"
+        attempts = [a for a in self.jobs.attempts() if not (free and self._device_work(a.module, a.stage))]
+        ended = [a for a in self.jobs.ended_since(self.ticked_s) if not (free and self._device_work(a.module, a.stage))]
         wanted = any(not self._device_work(a.module, a.stage) for a in attempts)
         return FleetNow(
-            ran=ran or bool(self.jobs.ended_since(self.ticked_s)),
+            ran=bool(ended) or any(a.state != "held" or not a.hold_confirmed for a in attempts),
             other_wanted=wanted or any(not self._device_work(job.module, job.stage) for job in self.jobs.waiting()),
             run_active=self.runs.active is not None,
         )

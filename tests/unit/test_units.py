@@ -123,6 +123,50 @@ def test_other_work_beside_a_program_that_was_not_judged_is_held_unless_fleet_fi
     assert codes(CPU, NodeView(rules=(TRAINER,), mode="fleet_first")) == []
 
 
+def test_harm_lowers_or_holds_other_work_and_leaves_device_work_to_the_device_rules() -> None:
+    calm = replace(TRAINER, uses_device=False, reaction="free")
+    node = NodeView(rules=(calm,))
+    assert [codes(unit, node) for unit in (CPU, LLM)] == [[], []]
+    assert not desired([CPU], node)[0].lowered
+    lowered = replace(node, rules=(replace(calm, reaction="lowered"),))
+    assert [(each.action, each.lowered) for each in desired([CPU, LLM], lowered)] == [("run", True), ("run", False)]
+    held = replace(node, rules=(replace(calm, reaction="paused", reaction_code="PROTECTION_HARM"),))
+    assert [codes(unit, held) for unit in (CPU, LLM)] == [["PROTECTION_HARM"], []]
+    assert [codes(unit, replace(held, mode="fleet_first")) for unit in (CPU, LLM)] == [[], []]
+
+
+def test_a_baseline_holds_all_fleet_work_but_what_no_rule_may_hold() -> None:
+    node = NodeView(rules=(replace(TRAINER, uses_device=False, reaction="paused", measures=True),))
+    assert [codes(unit, node) for unit in (CPU, LLM)] == [["PROTECTION_BASELINE"]] * 2
+    assert codes(LLM, replace(node, gpu_jobs="always")) == []
+    # a run decides by itself what runs
+    assert codes(LLM, replace(node, run=grant())) == []
+
+
+def test_the_grant_exempts_other_work_under_test_from_its_own_rules_reaction_only() -> None:
+    slow = replace(TRAINER, reaction="paused", reaction_code="PROTECTION_HARM")
+    node = NodeView(rules=(slow,), run=grant(work=WorkSelector("sim")))
+    assert codes(CPU, node) == []
+    assert not desired([CPU], node)[0].lowered
+    both = replace(node, rules=(slow, replace(slow, id="renderer")))
+    assert codes(CPU, both) == ["PROTECTION_HARM"]
+
+
+def test_strict_yield_holds_all_work_through_the_cooldown() -> None:
+    cooling = RuleView("game", active=False, holding=True)
+    assert codes(CPU, NodeView(mode="strict_yield", rules=(cooling,))) == ["PROTECTION_PAUSE"]
+    assert codes(CPU, NodeView(mode="moderate", rules=(cooling,))) == []
+
+
+def test_phases_have_every_action() -> None:
+    phase = PhaseView(0, True, None, evict="cpu", lower="gpu")
+    node = NodeView(rules=(RuleView("game", False, False, phases=(phase,)),))
+    assert [each.action for each in desired([CPU, LLM], node)] == ["evict", "run"]
+    assert [each.lowered for each in desired([CPU, LLM], node)] == [False, True]
+    off = replace(node, rules=(replace(node.rules[0], phases=(replace(phase, on=False),)),))
+    assert [(each.action, each.lowered) for each in desired([CPU, LLM], off)] == [("run", False)] * 2
+
+
 @pytest.mark.parametrize(
     ("text", "module", "stage", "device", "selected"),
     [
