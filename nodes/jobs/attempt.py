@@ -25,7 +25,7 @@ from typing import Any, Literal
 from nodes.clock import utc_now
 from nodes.jobs.lowering import Lowering
 from nodes.jobs.proctree import CLOCK_TICKS
-from nodes.jobs.tree import ProcessTree
+from nodes.jobs.tree import UNKILLABLE_AFTER_S, ProcessTree
 from nodes.jobs.workdir import read_document
 from policies.jobs import Stop
 
@@ -38,7 +38,6 @@ SEAL_AFTER_S = 0.1
 HOLD_CPU_MAX = 0.1
 PAUSE_LIMIT_S = 600.0
 BEGIN_AT_LATEST_S = 300.0
-UNKILLABLE_AFTER_S = 30.0
 # A runner that is stopped before its first instruction stops itself; when our own SIGSTOP came first, its own comes after the
 # release. So a released tree is looked at for a while.
 THAW_AGAIN_S = 10.0
@@ -287,6 +286,7 @@ class Attempt(ProcessTree):
         self.remember()
         if self.lowered:
             self.lowering.apply(self.members(), self.group)
+        self.unkillable = self._left_behind(now)
         if self.stopping is not None:
             self._advance_stop(now)
         elif self.hold_reason is not None:
@@ -384,7 +384,7 @@ class Attempt(ProcessTree):
             self._nudge(signal.SIGTERM)
         if self._kill_at is not None and now >= self._kill_at:
             self._kill()
-            self.unkillable = now - self._kill_at > UNKILLABLE_AFTER_S
+            self.unkillable = self.unkillable or now - self._kill_at > UNKILLABLE_AFTER_S
 
     def close(self) -> None:
         if self.pipe >= 0:

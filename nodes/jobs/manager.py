@@ -286,7 +286,9 @@ class JobManager(Hands):
             self.stop(attempt.attempt_id, "held for ten minutes", requeue=True, fault=False)
         if "timeout" in notes:
             self.stop(attempt.attempt_id, f"ran longer than {attempt.timeout_s:g} s", requeue=True, fault=True)
-        if attempt.unkillable and attempt.attempt_id not in self._unkillable:
+        if not attempt.unkillable:
+            self._unkillable.discard(attempt.attempt_id)
+        elif attempt.attempt_id not in self._unkillable:
             self._unkillable.add(attempt.attempt_id)
             pids = [proc.pid for proc in attempt.members() if not proc.dead]
             self._journal("JOB_UNKILLABLE", {"job": attempt.job_id, "attempt": attempt.attempt_id, "pids": pids})

@@ -14,6 +14,8 @@ from nodes.jobs.workdir import AttemptDir, read_document
 
 __all__ = ["ProcessTree"]
 
+UNKILLABLE_AFTER_S = 30.0
+
 
 @dataclass(kw_only=True)
 class ProcessTree:
@@ -33,6 +35,7 @@ class ProcessTree:
     process: subprocess.Popen[bytes] | None = None
     launcher_lost: bool = False
     last_seen: list[Proc] = field(default_factory=list)
+    _behind_since: float | None = None
     _known: dict[int, int] = field(default_factory=dict)
 
     def _meet_runner(self) -> None:
@@ -89,6 +92,15 @@ class ProcessTree:
             # Of a launcher that is dead or a zombie nothing hangs any more: what was known until now is what is left.
             self.last_seen = [proc for proc in self.members(tree) if not proc.dead]
             self._known = {proc.pid: proc.start_ticks for proc in self.last_seen}
+
+    def _left_behind(self, now: float) -> bool:
+        """Whether processes have outlived their runner for too long, though whoever cleared them away kept killing them."""
+        if self.runner is None or (self.runner.pid in self._known and not self.launcher_lost) or not self._known:
+            self._behind_since = None
+            return False
+        if self._behind_since is None:
+            self._behind_since = now
+        return now - self._behind_since > UNKILLABLE_AFTER_S
 
     def recall(self, known: Mapping[int, int]) -> None:
         """Who was in the tree when an earlier agent looked (pid -> start ticks); a pid that is another's by now is left alone."""

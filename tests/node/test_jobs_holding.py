@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -216,19 +217,46 @@ def test_a_process_that_comes_later_is_lowered_too(tmp_path: Path) -> None:
     rig.close()
 
 
-@needs_freezer
-def test_case_077_nothing_starts_beside_what_survives_sigkill(tmp_path: Path) -> None:
+def test_a_runner_that_names_a_stranger_as_itself_gets_no_signal_to_it(tmp_path: Path) -> None:
+    rig = rig_with(tmp_path, ["freeze_ok"], stop_grace_s="1")
+    stranger = subprocess.Popen(["sleep", "600"])
+    try:
+        attempt = rig.start({"do": "work", "children": 1})
+        path = attempt.folder.root / "runner.json"
+        wait_for(path.exists)  # no tick has read it yet
+        told = json.loads(path.read_text())
+        ticks = int(Path(f"/proc/{stranger.pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
+        path.write_text(json.dumps({**told, "pid": stranger.pid, "start_ticks": ticks}))
+        rig.until(lambda: attempt.runner is not None)
+        assert attempt.runner_pid == stranger.pid
+        rig.jobs.hold(attempt.attempt_id, "phase")
+        rig.until(lambda: attempt.hold_confirmed and state_of(told["pid"]) == "T")
+        assert state_of(stranger.pid) == "S"
+        rig.jobs.cancel(attempt.job_id)
+        rig.until(lambda: not rig.jobs.attempts())
+        assert state_of(stranger.pid) == "S"
+        refused = [data for code, data in rig.journal if code == "S16_GUARD"]
+        assert [data["pid"] for data in refused] == [stranger.pid], "said once"
+    finally:
+        stranger.kill()
+        stranger.wait()
+    rig.close()
+
+
+def test_case_077_nothing_starts_beside_what_survives_sigkill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = rig_with(tmp_path, ["freeze_ok"])
     attempt = rig.start({"do": "work"})
     rig.until(lambda: attempt.state == "running")
-    attempt.unkillable = True
+    monkeypatch.setattr(type(attempt), "_left_behind", lambda self, now: True)
+    rig.jobs.tick(time.monotonic())
     waiting = rig.jobs.submit("stranger", None, {"do": "work"})
     with pytest.raises(Refused, match="survives SIGKILL") as caught:
         rig.jobs.start(waiting.job)
     assert caught.value.code == "JOB_UNKILLABLE"
     rig.jobs.tick(time.monotonic())
     assert rig.codes().count("JOB_UNKILLABLE") == 1
-    attempt.unkillable = False
+    monkeypatch.undo()
+    rig.jobs.tick(time.monotonic())
     rig.close()
 
 

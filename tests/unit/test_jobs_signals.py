@@ -318,3 +318,20 @@ def test_the_ten_minutes_begin_when_a_runs_hold_becomes_a_rules(tmp_path: Path) 
     attempt.hold("phase", 5000.0)
     assert "pause_limit" not in attempt.step(5599.0)
     assert "pause_limit" in attempt.step(5601.0)
+
+
+def test_case_077_what_outlives_its_runner_and_every_kill_is_said(tmp_path: Path) -> None:
+    """The runner ended by itself; a child in state D keeps its launcher from reporting."""
+    world = World({LAUNCHER: proc(LAUNCHER, 1, 10, "S"), RUNNER: proc(RUNNER, LAUNCHER, 11, "S"),
+                   102: proc(102, RUNNER, 12, "D")}, [])  # fmt: skip
+    attempt = attempt_in(world, tmp_path, set())
+    attempt.begin(0.0, held_reason=None)
+    attempt.step(1.0)
+    world.table = {LAUNCHER: proc(LAUNCHER, 1, 10, "S"), 102: proc(102, LAUNCHER, 12, "D")}
+    attempt.step(2.0)
+    assert not attempt.unkillable
+    attempt.step(33.0)
+    assert attempt.unkillable
+    del world.table[102]
+    attempt.step(34.0)
+    assert not attempt.unkillable, "it is gone after all"
