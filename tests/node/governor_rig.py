@@ -44,14 +44,16 @@ def two_cores() -> tuple[int, int] | None:
 
 
 class GovernorRig(Rig):
-    def __init__(self, home: Path, trainer_core: int, unit_core: int) -> None:
+    def __init__(self, home: Path, trainer_core: int, unit_core: int, pace: float = PACE, target: float = 0.5) -> None:
         super().__init__(home)
-        self.trainer_core, self.unit_core = trainer_core, unit_core
+        self.trainer_core, self.unit_core, self.pace = trainer_core, unit_core, pace
+        # A target so wide that what else runs on the machine is no harm: what a test adds itself is.
+        self.target = target
         self.trainer: subprocess.Popen[bytes] | None = None
 
     def section(self, extra_node: str = 'gpu_jobs = "certified"', extra_rule: str = "", name: str = "trainer") -> str:
-        # A target so wide that what else runs on the machine is no harm: what a test adds itself is.
-        return super().section(extra_node, extra_rule, name).replace(str(self.stepper), str(self.events))
+        text = super().section(extra_node, extra_rule, name).replace(str(self.stepper), str(self.events))
+        return text.replace("max_slowdown = 0.5", f"max_slowdown = {self.target:g}")
 
     def start_trainer(self) -> None:
         argv = [sys.executable, str(ROOT / "examples/trainer.py"), "--events", str(self.events)]
@@ -127,7 +129,17 @@ class GovernorRig(Rig):
     def start_agent(self) -> None:
         with open(self.home / "agent.log", "ab") as log:
             self.agent = subprocess.Popen(
-                [sys.executable, "-m", "nodes.agent", "--home", str(self.home), "--node", "local", "--pace", str(PACE)],
+                [
+                    sys.executable,
+                    "-m",
+                    "nodes.agent",
+                    "--home",
+                    str(self.home),
+                    "--node",
+                    "local",
+                    "--pace",
+                    str(self.pace),
+                ],
                 cwd=ROOT,
                 stderr=log,
                 stdout=log,

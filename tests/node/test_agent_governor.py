@@ -129,8 +129,10 @@ def _burst(rig: GovernorRig) -> None:
 def test_a_unit_that_overruns_is_held_at_the_third_sample_and_stopped_the_third_time(
     rig: GovernorRig, tmp_path: Path
 ) -> None:
-    greedy = foreign(tmp_path / "src", ["cancellable", "cooperative_pause", "cooperative_throttle"])
-    rig.certify(("stranger", "act"), duty=0.2, extra=greedy)
+    throttles = ["cancellable", "cooperative_pause", "cooperative_throttle"]
+    # Certified so low that it overruns on a machine that gives it little, too.
+    greedy = foreign(tmp_path / "src", throttles, requires="{ resources = { cpu = 1, mem_gb = 0.1 } }")
+    rig.certify(("stranger", "act"), duty=0.05, extra=greedy)
     rig.start_agent()
     job = rig.submit({"do": "work", "greedy": True}, "stranger")
     rig.until_running()
