@@ -16,11 +16,11 @@ from policies.units import (
     Reason,
     Unit,
     caps_in_force,
-    holding_rules,
     in_scope,
     over_the_caps,
     reasons,
     reserve_in_force,
+    rules_beside,
 )
 
 __all__ = ["Room", "Taken", "admission"]
@@ -73,7 +73,7 @@ def admission(unit: Unit, node: NodeView, room: Room | None = None, mem_bytes: f
     why = [*reasons(unit, node), *_announced(unit, node)]
     if not node.admits:
         why.append(Reason(node.admits_code, node.admits_why))
-    if unit.device and node.run is None and node.gpu_jobs == "certified" and not why and holding_rules(node):
+    if node.run is None and node.gpu_jobs == "certified" and not why and rules_beside(unit, node):
         idle = idle_code(node.governed) if node.governed is not None else None
         if idle is not None:
             why.append(Reason(idle.code, idle.why))

@@ -200,20 +200,20 @@ def idle_code(governed: Governed) -> Refusal | None:
 
 
 def sharing(
-    units: Iterable[Unit],
-    rules: Collection[str],
+    units: Iterable[tuple[Unit, Collection[str]]],
     in_force: Sequence[InForce],
     verdicts: Mapping[str, Verdict],
     distrusted: Collection[str],
 ) -> list[tuple[Unit, float]]:
-    """The units that take part in the shares, each with the duty that its certificates allow beside all these rules.
+    """The units that take part in the shares, each with the duty that its certificates allow.
 
-    Cooperative device work that a certificate of every rule covers. A unit that is held takes part, so that the others'
-    duty does not jump for a minute; a stopped one and a module that is not trusted do not.
+    ``units``: each with the rules that hold its work back. Cooperative work that a certificate of every such rule covers.
+    A unit that is held takes part, so that the others' duty does not jump for a minute; a stopped one and a module that
+    is not trusted do not.
     """
     found = []
-    for unit in units:
-        if not unit.device or not unit.cooperative or unit.module in distrusted:
+    for unit, rules in units:
+        if not rules or not unit.device or not unit.cooperative or unit.module in distrusted:
             continue
         verdict = verdicts.get(unit.attempt)
         if verdict is not None and verdict.state == "stopped":
@@ -224,14 +224,15 @@ def sharing(
     return found
 
 
-def shares(units: Iterable[Unit], governed: Governed | None, rules: Collection[str]) -> dict[str, float]:
-    """Each unit's ``gpu_duty`` beside ``rules``: equal shares of the budget, by attempt ("" for a job that waits).
+def shares(units: Iterable[tuple[Unit, Collection[str]]], governed: Governed | None) -> dict[str, float]:
+    """Each unit's ``gpu_duty``: equal shares of the budget, by attempt ("" for a job that waits).
 
-    Never more together than the least that any of them is certified for. Empty where no rule holds.
+    ``units``: each with the rules that hold its work back; one that none holds back is not throttled. Never more together
+    than the least that any of them is certified for.
     """
-    if governed is None or not rules:
+    if governed is None:
         return {}
-    taking = sharing(units, rules, governed.in_force, governed.verdicts, governed.distrusted)
+    taking = sharing(units, governed.in_force, governed.verdicts, governed.distrusted)
     # Where a rule holds and the governor has not spoken yet (a run just ended) there is no budget.
     budget = (governed.budget or 0.0) if governed.decides == "governor" else 0.0
     total = min([budget, *(ceiling for _, ceiling in taking)])

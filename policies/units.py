@@ -32,6 +32,7 @@ __all__ = [
     "in_scope",
     "reasons",
     "reserve_in_force",
+    "rules_beside",
 ]
 
 Scope = Literal["all", "cpu", "gpu", "io"]
@@ -201,6 +202,11 @@ def holding_rules(node: NodeView) -> tuple[RuleView, ...]:
     )
 
 
+def rules_beside(unit: Unit, node: NodeView) -> tuple[RuleView, ...]:
+    """The rules that hold this unit's device work back."""
+    return holding_rules(node) if unit.device else ()
+
+
 def caps_in_force(node: NodeView) -> Caps:
     """The strictest of what active rules, and phases that are on, cap."""
     caps = [rule.cap for rule in node.rules if rule.active]
@@ -289,7 +295,7 @@ def _device_reasons(unit: Unit, node: NodeView, exempt: str | None) -> list[Reas
         return [Reason("PROTECTION_PAUSE", 'gpu_jobs = "never": no device work on this node', "change gpu_jobs")]
     if node.gpu_jobs == "always":
         return []
-    holding = [rule for rule in holding_rules(node) if rule.id != exempt]
+    holding = [rule for rule in rules_beside(unit, node) if rule.id != exempt]
     if node.gpu_jobs == "certified":
         tested = exempt is not None
         run_duty = node.run.duty if node.run is not None else None
@@ -328,8 +334,9 @@ def _run_reasons(unit: Unit, run: RunView) -> list[Reason]:
 def duties(units: Sequence[Unit], node: NodeView) -> dict[str, float]:
     """Duty of each unit: equal shares of a run's grant among those that may run, or of the governor's budget."""
     if node.run is None:
-        holding = [rule.id for rule in holding_rules(node)] if node.gpu_jobs == "certified" else []
-        return shares(units, node.governed, holding)
+        if node.gpu_jobs != "certified":
+            return {}
+        return shares([(unit, [rule.id for rule in rules_beside(unit, node)]) for unit in units], node.governed)
     if node.run.part != "grant" or node.run.duty is None:
         return {}
     sharing = [unit for unit in units if unit.cooperative and node.run.tests(unit) and not reasons(unit, node)]

@@ -33,7 +33,7 @@ from policies.governor import (
 )
 from policies.kept import compliance_from, compliance_kept, governor_from, governor_kept
 from policies.section import Rule
-from policies.units import NodeView, Unit, holding_rules
+from policies.units import NodeView, Unit, holding_rules, rules_beside
 
 if TYPE_CHECKING:
     from nodes.agent.core import Agent
@@ -89,9 +89,10 @@ class Governing:
         certified = view.gpu_jobs == "certified"
         rules = [rule.id for rule in holding_rules(view)]
         in_force, lapsed = self.certificates.now(rules if certified else ())
-        live = [attempt for attempt in agent.jobs.attempts() if attempt.state != "stopping"]
-        units = [agent.unit(attempt) for attempt in live]
-        taking = sharing(units, rules, in_force, self.judgement.verdicts, self._distrusted(now_s))
+        live = [(agent.unit(each), each) for each in agent.jobs.attempts() if each.state != "stopping"]
+        held_back = [(unit, attempt) for unit, attempt in live if rules_beside(unit, view)]
+        beside = [(unit, [rule.id for rule in rules_beside(unit, view)]) for unit, _ in held_back]
+        taking = sharing(beside, in_force, self.judgement.verdicts, self._distrusted(now_s))
         present = [Work(unit.module, unit.stage, unit.digest, unit.model) for unit, _ in taking]
         active = agent.runs.active
         self.inputs = Inputs(
@@ -111,7 +112,7 @@ class Governing:
             agent.journal.write(entry.code, data)
         if self._fresh:
             self._fresh = False
-            self._judge(units, live, now_s)
+            self._judge(held_back, now_s)
         self.governed = Governed(
             node=agent.node,
             state=self.state.name,
@@ -124,26 +125,25 @@ class Governing:
         )
         self._keep()
 
-    def _judge(self, units: Sequence[Unit], live: Sequence[Attempt], now_s: float) -> None:
-        """Judge each unit of device work by the meter's newest reading."""
+    def _judge(self, held_back: Sequence[tuple[Unit, Attempt]], now_s: float) -> None:
+        """Judge each unit that a rule holds back by the meter's newest reading."""
         governs = self.inputs.gpu_jobs == "certified" and self.outputs.decides == "governor"
         budget = self.outputs.budget if governs and self.state.name != "closed" else None
         # What was read happened while no duty was set: nobody was asked to hold one.
         unasked = self.checked.budget is None
         samples = []
-        for unit, attempt in zip(units, live, strict=True):
-            if unit.device:
-                share = self._share(attempt)
-                samples.append(
-                    Sample(
-                        unit.attempt,
-                        unit.module,
-                        unit.cooperative,
-                        1.0 if unasked and attempt.duty is None else attempt.duty,
-                        share if isinstance(share, float) else None,
-                        why="" if isinstance(share, float) else share,
-                    )
+        for unit, attempt in held_back:
+            share = self._share(attempt)
+            samples.append(
+                Sample(
+                    unit.attempt,
+                    unit.module,
+                    unit.cooperative,
+                    1.0 if unasked and attempt.duty is None else attempt.duty,
+                    share if isinstance(share, float) else None,
+                    why="" if isinstance(share, float) else share,
                 )
+            )
         self.checked, self.judgement = judge(self.checked, samples, budget, now_s)
         for entry in self.judgement.entries:
             self.agent.journal.write(entry.code, entry.data)
