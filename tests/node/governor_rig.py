@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from nodes.agent.certify import Certifier
+from nodes.agent.certify import PASS, Certifier
 from nodes.agent.core import Agent
 from nodes.agent.plan import Planner
 from nodes.clock import utc_iso
@@ -41,6 +41,13 @@ def two_cores() -> tuple[int, int] | None:
     """A processor for the trainer and one for the rest; None where this process may use only one."""
     cores = sorted(os.sched_getaffinity(0))
     return None if len(cores) < 2 else (cores[-1], cores[0])
+
+
+class PassingCertifier(Certifier):
+    """Issues as the agent does, but does not recompute the verdict in a child (half a minute of SciPy on a busy machine)."""
+
+    async def _recompute(self, run: str, spec: RunSpec) -> dict[str, Any]:
+        return {"verdict": PASS, "zero_variance": False, "R": 1.0, "lo": 0.995, "hi": 1.005, "n": 8}
 
 
 class GovernorRig(Rig):
@@ -84,7 +91,7 @@ class GovernorRig(Rig):
 
         wait_for("the trainer is seen", seen, PATIENCE_S)
         planner = Planner(agent)
-        certifier = Certifier(agent, planner)
+        certifier = PassingCertifier(agent, planner)
         track = agent.progress("trainer").track
 
         def knows() -> bool:
@@ -118,7 +125,7 @@ class GovernorRig(Rig):
             row = BlockRow(run="seed", number=number, order=coin(asked.seed, number), state="counted",
                            on=windows["on"], off=windows["off"])  # fmt: skip
             agent.journal.put_block("seed", number, row.model_dump())
-        certifier.end("seed", "no slowdown shown", "test", {"R": 1.0, "n": 8})
+        certifier.end("seed", PASS, "test", {"R": 1.0, "n": 8})
         kept = asyncio.run(certifier.offer("seed"))
         for job in jobs:
             agent.jobs.cancel(job.job)

@@ -23,7 +23,11 @@ from tests.node.agent_rig import ROOT, wait_for
 from tests.node.governor_rig import DUTY, PACE, PATIENCE_S, SELFTEST, TICK_S, GovernorRig, two_cores
 from tests.node.jobs_rig import foreign
 
-pytestmark = pytest.mark.skipif(two_cores() is None, reason="one processor: the test could not choose contention")
+pytestmark = [
+    pytest.mark.skipif(two_cores() is None, reason="one processor: the test could not choose contention"),
+    # Each waits for what comes when the machine lets it; a minute's baseline is twelve seconds at this pace.
+    pytest.mark.timeout(1200),
+]
 
 
 @pytest.fixture
