@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import platform
 import sys
@@ -23,6 +24,17 @@ def loadable() -> list[str]:
     if _has("llama_cpp"):
         found.append("llamacpp")
     return [*found, "stub"]
+
+
+def check(name: str) -> str:
+    """Why a backend that is there does not load; empty where it does."""
+    packages = {"mlx": ("mlx.core", "mlx_lm"), "llamacpp": ("llama_cpp",)}.get(name, ())
+    try:
+        for package in packages:
+            importlib.import_module(package)
+    except (ImportError, OSError, RuntimeError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def _has(name: str) -> bool:

@@ -16,6 +16,7 @@ CAPABILITIES = ["cancellable", "cooperative_pause", "cooperative_throttle", "pro
 
 
 def main() -> int:
+    there = {name: backends.check(name) for name in backends.loadable()}
     checks = [_model(), _data()]
     healthy = all(check["ok"] for check in checks)
     json.dump(
@@ -24,7 +25,8 @@ def main() -> int:
             "health": "healthy" if healthy else "unhealthy",
             "capabilities": CAPABILITIES,
             "attrs": {
-                "backends": backends.loadable(),
+                "backends": [name for name, why in there.items() if not why],
+                "backends_that_do_not_load": {name: why for name, why in there.items() if why},
                 "models": models.listed(),
                 "python": ".".join(map(str, sys.version_info[:3])),
             },

@@ -39,6 +39,7 @@ class Verbs:
 
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
+        self._adding = 0
         self.planner = Planner(agent)
         self.measurer = Measurer(agent, self.planner)
         self.certifier = Certifier(agent, self.planner)
@@ -176,7 +177,11 @@ class Verbs:
     async def module_add(self, path: str) -> dict[str, Any]:
         # A bundle that changes between two windows would certify work that was not measured.
         self.agent.runs.check_free()
-        state = await asyncio.to_thread(self.agent.modules.add, Path(path))
+        self._adding += 1
+        try:
+            state = await asyncio.to_thread(self.agent.modules.add, Path(path))
+        finally:
+            self._adding -= 1
         found = state.as_dict()
         self.agent.journal.write("MODULE_ADDED", {key: found[key] for key in ("module", "digest", "state", "why")})
         self.agent.evaluate("tick")
@@ -280,6 +285,13 @@ class Verbs:
         flow_run_id: str | None = None,
         sweep: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
+        if self._adding:
+            raise Refused(
+                "MODULE_BUILDING",
+                f"run {run}",
+                "a module is being added, and the building of its environment would disturb both windows",
+                "start it when that is done: cotenant module list",
+            )
         who = _holder(peer, holder)
         return await self.measurer.begin(run, _spec(spec), who, reviewed_by, flow_run_id, sweep)
 

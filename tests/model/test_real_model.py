@@ -14,7 +14,7 @@ from cotenant.demo_model import MODEL
 from tests.model.conftest import Runner
 from tests.node.agent_rig import wait_for
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = pytest.mark.timeout(5400)  # the first time the environment is built, from source
 ASKED = "Name the capital of France."
 
 
@@ -64,7 +64,7 @@ def test_case_102_prompt_and_answer_must_fit_the_context_and_nothing_shifts(runn
 
 
 def test_case_103_a_long_prompt_is_read_in_pieces_and_a_pause_waits_for_one_of_them(runner: Runner) -> None:
-    process, work = runner.start({"prompts": [{"prompt": "word " * 3000, "raw": True}], "max_tokens": 4})
+    process, work = runner.start({"prompts": [{"prompt": "word " * 1500, "raw": True}], "max_tokens": 4})
     wait_for("it works", lambda: (work / "phase").exists() and (work / "phase").read_text() == "work\n", 300)
     (work / "control.json").write_text('{"seq": 1, "pause": true}')
     process.send_signal(signal.SIGUSR1)
@@ -75,7 +75,7 @@ def test_case_103_a_long_prompt_is_read_in_pieces_and_a_pause_waits_for_one_of_t
     process.send_signal(signal.SIGUSR1)
     assert process.wait(900) == 0
     figures = json.loads((work / "result.json").read_text())["payload"]["figures"]
-    assert figures["units"] > 3000 / 512, "no unit holds as much of a prompt as llama.cpp would take at once"
+    assert figures["units"] > 1500 / 512, "no unit holds as much of a prompt as llama.cpp would take at once"
     assert figures["paused_s"] > 0
     assert figures["yield_s"] >= figures["unit_worst_s"]
 
