@@ -74,7 +74,7 @@ def test_every_prompt_is_answered_once_whatever_is_killed(owner: Owner) -> None:
         "--per-job",
         "25",
     )
-    queued = owner.types(*asked, "--json")
+    queued = owner.types(*asked, "--json", limit_s=RECOVER_S)
     assert queued.returncode == 0, queued.stderr
     batch = json.loads(queued.stdout)["data"]["batch"]
     engine = store.open(store.default_url(owner.home))
@@ -90,7 +90,7 @@ def test_every_prompt_is_answered_once_whatever_is_killed(owner: Owner) -> None:
     answered = Counter(number for job in store.batch_jobs(engine, batch) for number in answers_of(owner, job["job"]))
     assert answered == Counter({str(number): 1 for number in range(PROMPTS)})
     out = owner.home / "out.jsonl"
-    got = owner.types("llmserve", "results", batch, "-o", str(out))
+    got = owner.types("llmserve", "results", batch, "-o", str(out), limit_s=RECOVER_S)
     assert got.returncode == 0, got.stderr
     assert [json.loads(line)["id"] for line in out.read_text().splitlines()] == [f"p{n}" for n in range(PROMPTS)]
     assert sum(kills.values()) >= len(KILLED), kills
@@ -116,7 +116,7 @@ def sabotage(owner: Owner, engine: Any, batch: str) -> Counter[str]:
             kills[what] += 1
             what, last_s, closed = next(order), time.monotonic(), now_closed
         elif time.monotonic() - last_s > 60.0 and not owner.pids("prefect.engine"):
-            owner.types("llmserve", "retry", batch)  # refused while its flow run has not ended
+            owner.types("llmserve", "retry", batch, limit_s=RECOVER_S)  # refused while its flow run has not ended
             last_s = time.monotonic()
         time.sleep(0.3)
 
