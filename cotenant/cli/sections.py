@@ -59,7 +59,7 @@ def register(app: typer.Typer) -> None:
             return set_remote(settings(), node, text, str(file), yes=yes)
         return _set(agent_of(node), text, "node", str(file), yes=yes, again=again, by=getpass.getuser())
 
-    @command(app, "restore", example="cotenant protection restore local 3\ncotenant protection show local --versions")
+    @command(app, "restore", example="cotenant protection restore local 3\ncotenant protection restore local 3 --yes")
     def restore(
         node: NodeArg,
         version: Annotated[int, typer.Argument(metavar="VERSION", min=0, help="A version; 0 is the empty section.")],

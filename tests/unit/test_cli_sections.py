@@ -1,0 +1,102 @@
+"""Sections on the command line: what is given away is said before it is asked, versions come back, the fleet's goes to all."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policies.refusal import Refused
+from tests.cli_runner import Cli, cli, home
+from tests.fake_agent import FakeAgent
+
+__all__ = ["cli", "home"]
+
+WARNING = "it has no rule: nothing of what is protected now (game) will be any more"
+SEEN = {
+    "ok": True,
+    "errors": [],
+    "changes": ["rule game: removed"],
+    "warnings": [WARNING],
+    "matches": [
+        {"rule": "game", "processes": [{"pid": 7, "argv": ["game"]}], "members": 1, "unreadable": [{"pid": 9}]}
+    ],
+    "held": [3],
+    "held_why": [{"job": 3, "action": "pause", "reasons": [{"code": "PROTECTION_PAUSE", "why": "rule game pauses"}]}],
+}
+KEPT = {"version": 2, "text": "# two\n", "set_at": "then", "set_by": "me", "digest": "d" * 64, "scope": "node"}
+
+
+def show(version: int | None = None, scope: str = "node") -> Any:
+    if version in (None, 2):
+        return KEPT | {"scope": scope}
+    return Refused("SECTION_UNKNOWN", f"section version {version}", "there is none", "cotenant protection show NODE")
+
+
+def agent(home: Path, node: str = "local") -> FakeAgent:
+    done = {"version": 5, "changes": ["rule game: removed"], "scope": "node"}
+    return FakeAgent(
+        home,
+        node,
+        section_preview=SEEN,
+        section_set=done,
+        section_show=show,
+        section_versions=[KEPT | {"in_force": True}],
+    )
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> str:
+    file = tmp_path / "empty.toml"
+    file.write_text("")
+    return str(file)
+
+
+def test_an_empty_section_that_removes_protection_warns_and_wants_an_answer(cli: Cli, home: Path, empty: str) -> None:
+    fake = agent(home)
+    with fake.serving():
+        said = cli("protection", "set", "local", empty)
+        assert said.code == 4
+        assert WARNING in said.err.replace("\n", " ")
+        assert "section_set" not in fake.verbs()
+        agreed = cli("protection", "set", "local", empty, "--yes")
+        assert agreed.code == 0
+        assert "section version 5" in agreed.out
+        assert fake.verbs()[-1] == "section_set"
+
+
+def test_a_preview_shows_matches_apart_from_what_cannot_be_judged_and_what_would_be_held(
+    cli: Cli, home: Path, empty: str
+) -> None:
+    with agent(home).serving():
+        said = cli("protection", "preview", "local", empty).out
+        for words in ("7 game", "PROTECTION_UNREADABLE", "PROTECTION_PAUSE", "rule game pauses", "WARNING"):
+            assert words in said
+
+
+def test_an_earlier_version_is_put_in_force_again_as_a_new_one(cli: Cli, home: Path) -> None:
+    fake = agent(home)
+    with fake.serving():
+        assert cli("protection", "restore", "local", "2", "--yes").code == 0
+        verb, parameters = fake.asked[-1]
+        assert (verb, parameters["text"]) == ("section_set", "# two\n")
+        assert "restored version 2" in parameters["by"]
+        assert cli("protection", "restore", "local", "9", "--yes").code == 2
+        listed = cli("protection", "show", "local", "--versions").out
+        assert "node" in listed
+        assert "d" * 12 in listed
+
+
+def test_the_fleets_section_goes_to_every_node_of_this_machine(cli: Cli, home: Path, empty: str) -> None:
+    fakes = [agent(home, name) for name in ("local", "other")]
+    with ExitStack() as stack:
+        for fake in fakes:
+            stack.enter_context(fake.serving())
+        said = cli("protection", "set", "local", empty, "--fleet", "--yes")
+        assert said.code == 0, said.err
+        for fake in fakes:
+            verb, parameters = fake.asked[-1]
+            assert (verb, parameters["scope"]) == ("section_set", "fleet")
+            assert fake.node in said.out
