@@ -257,7 +257,9 @@ class Run:
         """End it if it is still there, collect its launcher, and keep the folder until ``remove``."""
         if self.ended is None and self.attempt.stopping is None:
             self.stop()
-        self.until(lambda: False, 0.0)
+            if "cancellable" in self.attempt.capabilities:
+                self.until(lambda: self.ended is not None, self.attempt.stop_grace_s + 1.0)
+        self.look()
         deadline = time.monotonic() + KILL_LIMIT_S
         while self.ended is None and time.monotonic() < deadline:
             signal_tree(self.attempt.system, self.attempt.members(), signal.SIGKILL)

@@ -77,23 +77,33 @@ class Watch:
     # -- the listener ---------------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        self._server.settimeout(HANDOVER_S)
+        listener = self._handed_over()
+        if listener is None:
+            return
+        try:
+            self._answer(listener)
+        finally:
+            os.close(listener)
+
+    def _handed_over(self) -> int | None:
+        """The filter's listener, once the program's wrapper has connected; None where there is none, and why in ``unwatched``."""
+        poll = select.poll()
+        poll.register(self._server, select.POLLIN)
+        while not poll.poll(100):
+            if self._over.is_set():
+                return None
+        handed: list[int] = []
         try:
             connection, _ = self._server.accept()
-        except OSError:
-            return
-        with connection:
-            connection.settimeout(HANDOVER_S)
-            said, handed, _, _ = socket.recv_fds(connection, 1000, 1)
-            if not handed:
-                self.unwatched = said.decode("utf-8", "replace")
-                return
-            self.unwatched = None
-            connection.sendall(b".")
-        try:
-            self._answer(handed[0])
-        finally:
-            os.close(handed[0])
+            with connection:
+                connection.settimeout(HANDOVER_S)
+                said, handed, _, _ = socket.recv_fds(connection, 1000, 1)
+                self.unwatched = None if handed else said.decode("utf-8", "replace")
+                if handed:
+                    connection.sendall(b".")
+        except OSError as error:
+            self.unwatched = f"the runner's start failed: {error}"
+        return handed[0] if handed else None
 
     def _answer(self, listener: int) -> None:
         names = {number: name for name, number in _watched.CALLS[os.uname().machine].items()}
