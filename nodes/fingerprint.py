@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from nodes.meters.nvml_probe import nvidia_present, probe_now
 from policies.certificate import Fingerprint, Gpu, Program
 from policies.version import VERSION
 
@@ -44,7 +45,7 @@ def read_fingerprint(processes: Sequence[Mapping[str, Any]] | None) -> Fingerpri
         program = Program(exe=exe, exe_sha256=_sha256(exe), script=script, script_sha256=_sha256(script), argv=argv)
         programs[repr(program)] = program
     found = None if processes is None else tuple(programs[key] for key in sorted(programs))
-    return Fingerprint(**_hardware(), agent_version=VERSION, program=found)
+    return Fingerprint(**_hardware(), gpus=_gpus(), agent_version=VERSION, program=found)
 
 
 def _script(process: Mapping[str, Any], argv: Sequence[str]) -> str | None:
@@ -126,41 +127,28 @@ def _os_name() -> tuple[str, str]:
         return platform.system(), platform.release().partition(".")[0]
 
 
+_known_gpus: list[tuple[Gpu, ...]] = []
+
+
 def _gpus() -> tuple[Gpu, ...] | None:
-    """Name, UUID, memory and driver of each NVIDIA GPU; () where there is no driver, None where it cannot be asked."""
-    import pynvml
+    """Name, UUID, memory and driver of each NVIDIA GPU; () where there is no driver, None where it cannot be asked.
 
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError_LibraryNotFound:
+    Asked in a child process, once it has answered never again: a driver that is replaced while the machine runs
+    serves what runs already, and the next agent finds it.
+    """
+    if _known_gpus:
+        return _known_gpus[0]
+    if not nvidia_present():
         return ()
-    except pynvml.NVMLError:
-        return None
-    try:
-        driver = str(pynvml.nvmlSystemGetDriverVersion())
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-        return tuple(
-            Gpu(
-                name=str(pynvml.nvmlDeviceGetName(handle)),
-                uuid=str(pynvml.nvmlDeviceGetUUID(handle)),
-                memory_bytes=_memory_bytes(handle),
-                driver=driver,
-            )
-            for handle in handles
-        )
-    except pynvml.NVMLError:
-        return None
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def _memory_bytes(handle: Any) -> int | None:
-    import pynvml
-
-    try:
-        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
-    except pynvml.NVMLError:
-        return None
+    inventory = probe_now()
+    if inventory.why is not None:
+        return () if inventory.library_missing else None
+    found = tuple(
+        Gpu(name=each.name, uuid=each.uuid, memory_bytes=each.memory_bytes, driver=inventory.driver)
+        for each in inventory.devices
+    )
+    _known_gpus.append(found)
+    return found
 
 
 @lru_cache(maxsize=1)
@@ -171,7 +159,6 @@ def _hardware() -> dict[str, Any]:
         "cpu_model": _cpu_model(),
         "cores": os.cpu_count() or 0,
         "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / (1 << 30), 1),
-        "gpus": _gpus(),
         "os_name": name,
         "os_major": major,
         "kernel": platform.release(),

@@ -57,6 +57,8 @@ class Unit:
     digest: str | None = None
     """Of the bundle it runs from; None: unknown, which no certificate covers."""
     model: str | None = None
+    devices: frozenset[str] | None = None
+    """The devices it was put on; None: it may use any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,8 @@ class RuleView:
     lower: Scope | None = None
     cap: Caps = NO_CAPS
     reserve: Reserve = NO_RESERVE
+    devices: frozenset[str] | None = None
+    """The devices its program uses, or may use; None: it may be any."""
 
     @property
     def protects(self) -> bool:
@@ -193,18 +197,28 @@ def in_scope(unit: Unit, scope: Scope, duty_device: str) -> bool:
     return not unit.device or duty_device == "cpu"
 
 
-def holding_rules(node: NodeView) -> tuple[RuleView, ...]:
-    """Rules that hold device work back: they protect its progress or its share of the device, and it uses it (or may)."""
+def holding_rules(node: NodeView, unit: Unit | None = None) -> tuple[RuleView, ...]:
+    """Rules that hold device work back: they protect its progress or its share of the device, and it uses it (or may).
+
+    ``unit``: only those whose program uses (or may use) a device that the unit uses (or may use).
+    """
     return tuple(
         rule
         for rule in node.rules
-        if rule.holding and (rule.protects_progress or rule.protects_share) and rule.uses_device is not False
+        if rule.holding
+        and (rule.protects_progress or rule.protects_share)
+        and rule.uses_device is not False
+        and (unit is None or _share_a_device(unit, rule))
     )
 
 
 def rules_beside(unit: Unit, node: NodeView) -> tuple[RuleView, ...]:
     """The rules that hold this unit's device work back."""
-    return holding_rules(node) if unit.device else ()
+    return holding_rules(node, unit) if unit.device else ()
+
+
+def _share_a_device(unit: Unit, rule: RuleView) -> bool:
+    return unit.devices is None or rule.devices is None or bool(unit.devices & rule.devices)
 
 
 def caps_in_force(node: NodeView) -> Caps:

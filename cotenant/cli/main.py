@@ -11,6 +11,7 @@ import typer
 from cotenant.cli import (
     ab,
     backup,
+    doctor,
     explain,
     helper,
     job,
@@ -52,6 +53,7 @@ workload.register(app)
 service.register(app)
 backup.register(app)
 sdk.register(app)
+doctor.register(app)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

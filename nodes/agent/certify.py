@@ -163,7 +163,7 @@ class Certifier:
             demonstration=spec.demonstration or bool(record["source"]["timed"]),
             # Units of work are not timed by the agent; the runner's own word is not enough for a certificate.
             longest_unit_s=None,
-            meter="cpu: user and kernel time of the process tree",
+            meter=self.agent.meter_words([(str(work["module"]), str(work["stage"])) for work in record["work"]]),
             now=utc_now(),
             key=self.key,
         )

@@ -10,13 +10,14 @@ import asyncio
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from nodes.agent.at_once import AtOnce
 from nodes.agent.certificates import KeptCertificates
 from nodes.agent.governing import Governing, model_of
+from nodes.agent.gpus import Gpus
 from nodes.agent.harm import FleetNow
 from nodes.agent.observe import Observer
 from nodes.agent.runs import ActiveRun, Runs
@@ -29,6 +30,7 @@ from nodes.identity import ProcessId
 from nodes.jobs import Attempt, Job, JobManager, Workloads
 from nodes.journal import Journal
 from nodes.meters.cpu import CpuMeter, Unreadable
+from nodes.meters.device import DeviceMeters
 from nodes.modules import ModuleStore
 from nodes.sources.helper_desk import Row
 from nodes.sources.hub import SourceHub
@@ -36,6 +38,7 @@ from nodes.sources.probe import Owner
 from nodes.sources.views import PhaseUpdate, ProgressView
 from policies.admission import Room, Taken, admission
 from policies.harness.conditions import Conditions
+from policies.manifest import Gpu
 from policies.refusal import Refused
 from policies.section import Section
 from policies.section.effective import for_sources
@@ -47,6 +50,7 @@ log = logging.getLogger(__name__)
 
 TICK_S = 2.0
 OWNER_FACT = "section_owner_uid"
+CPU_METER = "cpu: user and kernel time of the process tree"
 How = Literal["tick", "event", "poll"]
 
 
@@ -95,12 +99,16 @@ class Agent:
         self.observer.home = self.owner.home
         self.at_once = AtOnce(self.jobs, self.unit)
         self.meter = CpuMeter()
+        meters = DeviceMeters(self._note, machine_memory=self.observer.machine_memory)
+        self.gpus = Gpus(meters, self.jobs.attempts, self.jobs.tree, lambda a: self._uses_gpu(a.module, a.stage))
+        self.observer.devices, self.observer.read_devices = meters, self.gpus.read
         self.shares: dict[str, float | Unreadable] = {}
         self._metered_s = monotonic_s()
         self.runs = Runs(self.journal)
         self.certificates = KeptCertificates(self.journal, self.dir / "key")
         self.governing = Governing(self, pace)
         self.slots = usable_cores()
+        self._put_on: dict[int, str | None] = {}
         self.at_once.configure(self.section)
         self.view = NodeView(
             admits=False, admits_why="the agent has not judged every rule yet", admits_code="AGENT_STARTING"
@@ -212,6 +220,9 @@ class Agent:
         self.shares = {
             name: busy if isinstance(busy, Unreadable) else busy / (span_s * attempts[name].cores)
             for name, busy in readings.items()
+        }
+        self.shares |= {
+            name: self.gpus.share(name) for name, each in attempts.items() if self.on_gpu(each.module, each.stage)
         }
         self.governing.metered()
 
@@ -341,11 +352,13 @@ class Agent:
                 remedy = next((reason.remedy for reason in why if reason.remedy), None)
                 self.jobs.note_waiting(job.job, first.code, "; ".join(reason.why for reason in why), remedy)
                 continue
-            unit = self.unit_of_job(job)
+            device = self._put_on.pop(job.job, None)
+            unit = replace(self.unit_of_job(job), devices=None if device is None else frozenset({device}))
             others = [self.unit(attempt) for attempt in self.jobs.attempts()]
             try:
                 started = self.jobs.start(
                     job.job,
+                    device_env=self.gpus.environment(device),
                     duty=duties([*others, unit], self.view).get(unit.attempt),
                     threads=caps_in_force(self.view).threads,
                 )
@@ -361,7 +374,21 @@ class Agent:
         ready, why = self.modules.ready(job.module)
         if not ready:
             return [Reason("MODULE_NOT_READY", why, f"cotenant module doctor {job.short}")]
-        return list(admission(self.unit_of_job(job), self.view, self._room(), self._declared_bytes(job)))
+        unit, room, declared = self.unit_of_job(job), self._room(), self._declared_bytes(job)
+        if not unit.gpu:
+            return list(admission(unit, self.view, room, declared))
+        found = self.gpus.place(
+            unit,
+            self._gpu_of(job),
+            self.section.node.memory.soft_free_pct,
+            lambda placed: admission(placed, self.view, room, declared),
+        )
+        self._put_on[job.job] = found.device
+        return list(found.reasons)
+
+    def _gpu_of(self, job: Job) -> Gpu:
+        found = self.modules.get(job.module)
+        return Gpu() if found is None or found.manifest is None else found.manifest.gpu_of(job.stage)
 
     def _room(self) -> Room:
         """What the node has for fleet work, and what is taken of it."""
@@ -421,6 +448,7 @@ class Agent:
             gpu=self._uses_gpu(attempt.module, attempt.stage),
             digest=work.digest,
             model=work.model,
+            devices=self.gpus.devices_of(attempt) if self._uses_gpu(attempt.module, attempt.stage) else None,
         )
 
     def unit_of_job(self, job: Job) -> Unit:
@@ -449,6 +477,15 @@ class Agent:
         """Whether the module's work needs a GPU; of one that is gone or broken that cannot be told, so it counts as such."""
         found = self.modules.get(module)
         return found is None or found.manifest is None or found.manifest.gpu_of(stage).use != "none"
+
+    def on_gpu(self, module: str, stage: str) -> bool:
+        """Whether a unit's share is counted on a GPU: it uses one, and that is the duty device."""
+        return self.section.node.duty_device == "gpu" and self._uses_gpu(module, stage)
+
+    def meter_words(self, work: Sequence[tuple[str, str]]) -> str:
+        """What the dose of work (module, stage) is metered with."""
+        found = {self.gpus.meters.words() if self.on_gpu(*each) else CPU_METER for each in work}
+        return "; ".join(sorted(found)) or CPU_METER
 
     def _device_work(self, module: str, stage: str) -> bool:
         """Work of a module that is gone or broken counts as device work: the stricter of the two."""
@@ -531,20 +568,27 @@ class Agent:
     def busy_totals(self, run: ActiveRun, since_s: float | None = None) -> dict[str, TestedUnit]:
         """Metered seconds so far of each unit under test, by attempt; ``since_s``: also of those that ended since."""
         tested = self.tested(run)
-        totals = self.meter.total({a.attempt_id: self.jobs.tree(a.attempt_id) for a in tested})
+        totals = dict(self.meter.total({a.attempt_id: self.jobs.tree(a.attempt_id) for a in tested}))
+        on_gpu = [a.attempt_id for a in tested if self.on_gpu(a.module, a.stage)]
+        if on_gpu:
+            self.gpus.read_now()
+            totals |= {name: self.gpus.total(name, since_s) for name in on_gpu}
         found = {a.attempt_id: self._tested_unit(a, totals[a.attempt_id]) for a in tested}
         if since_s is not None:
             view = run.view()
             for attempt in self.jobs.ended_since(since_s):
                 if view.tests(self.unit(attempt)):
                     busy: float | Unreadable = Unreadable("it ended unseen") if attempt.cpu_s is None else attempt.cpu_s
+                    if self.on_gpu(attempt.module, attempt.stage):
+                        busy = self.gpus.total(attempt.attempt_id, since_s)
                     found[attempt.attempt_id] = self._tested_unit(attempt, busy)
         return found
 
     def _tested_unit(self, attempt: Attempt, busy_s: float | Unreadable) -> TestedUnit:
         bundle = self.jobs.registry.bundle_of(attempt.attempt_id)
         digest = None if bundle is None else Path(bundle).name
-        return TestedUnit(attempt.module, attempt.stage, attempt.cores, attempt.duty, busy_s, digest)
+        cores = 1.0 if self.on_gpu(attempt.module, attempt.stage) else attempt.cores  # of a GPU a unit has one whole
+        return TestedUnit(attempt.module, attempt.stage, cores, attempt.duty, busy_s, digest)
 
     # -- pulses -----------------------------------------------------------------------------------------------------
 

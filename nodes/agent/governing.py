@@ -151,8 +151,6 @@ class Governing:
     def _share(self, attempt: Attempt) -> float | str:
         """Busy share since the last reading, or why it is not known."""
         found = self.agent.shares.get(attempt.attempt_id)
-        if self.agent.section.node.duty_device == "gpu":
-            return "this version reads no process's GPU time"
         if found is None:
             return "it was not read yet"
         return found if isinstance(found, float) else found.why

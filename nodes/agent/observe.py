@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,12 +16,15 @@ from nodes.clock import monotonic_s
 from nodes.identity import ProcessId
 from nodes.journal import Journal
 from nodes.memory import MemoryReading, read_memory
+from nodes.meters.device import DeviceMeters
+from nodes.meters.reading import Unreadable
 from nodes.power import power_source
 from nodes.processes import ProcessTable
 from nodes.sources.hub import SourceHub
 from nodes.sources.views import PhaseUpdate
 from policies.caps import Caps, Reserve, caps_of, reserve_of
 from policies.condition import ProgramUse, condition_holds, enter_after_s, needs
+from policies.devices import DeviceUse, UseState, device_use, step_use
 from policies.memory_guard import GuardState, MemorySignals, step_guard
 from policies.rules import Group, ProcInfo, RuleEvent, RuleState, Verdicts, expand_home, groups, start_rule, step_rule
 from policies.section import Rule, Section, timing
@@ -82,6 +85,9 @@ class Observer:
         self.fleet_now = FleetNow()
         self.footprints: dict[str, int | None] = {}
         self.programs_hold_bytes = 0
+        self.devices: DeviceMeters | None = None
+        self.read_devices: Callable[[float, set[int], Mapping[str, Sequence[ProcessId]]], None] | None = None
+        self._device_use_of: dict[str, UseState] = {}
 
     def configure(self, section: Section) -> None:
         """A new section: rules that stay keep their timing; the rest starts anew, protected at once where it runs."""
@@ -92,7 +98,7 @@ class Observer:
         self._rules = tuple(
             rule.model_copy(update={"match": expand_home(rule.match, self.home)}) for rule in section.rules
         )
-        for table in (self._states, self._use, self._groups, self._sources_ok):
+        for table in (self._states, self._use, self._device_use_of, self._groups, self._sources_ok):
             for name in [name for name in table if name not in kept]:
                 del table[name]
         self._timing = {rule.id: timing(rule, section.node.defaults) for rule in section.rules}
@@ -118,6 +124,8 @@ class Observer:
         """Read processes, memory and power; step every rule's timing. ``trees``: the processes of each attempt."""
         self.table.refresh(now_s)
         self._match({who.pid for tree in trees.values() for who in tree} | {os.getpid()})
+        if self.read_devices is not None:
+            self.read_devices(now_s, self._metered_pids(), trees)
         for rule in self._rules:
             self._step_rule(rule, self._groups[rule.id], now_s)
             self._read_use(rule, self._groups[rule.id], now_s)
@@ -171,7 +179,17 @@ class Observer:
         """How busy the program keeps the duty device: of a GPU the share of its time, of the CPU the cores that it uses."""
         if self._section.node.duty_device == "cpu":
             return self.table.cpu_cores_used([p.pid for p in found.holding], now_s)
-        return None
+        if self.devices is None:
+            return None
+        share = self.devices.share([p.pid for p in found.holding], now_s)
+        return None if isinstance(share, Unreadable) else share
+
+    def _metered_pids(self) -> set[int]:
+        """Processes whose GPU time is of interest: of every rule, where the GPU is what a duty counts on."""
+        if self._section.node.duty_device != "gpu":
+            return set()
+        rules = (rule for rule in self._rules if not rule.ignore)
+        return {proc.pid for rule in rules for proc in self._groups[rule.id].holding}
 
     def _device_share(self, _rule: Rule, found: Group) -> float | None:
         """The program's share of the whole duty device, for ``gpu_share``."""
@@ -199,11 +217,13 @@ class Observer:
         self.programs_hold_bytes = int(total)
 
     def _read_use(self, rule: Rule, found: Group, now_s: float) -> None:
-        """With the CPU as duty device: more than 5 % of a core. A GPU's use is not metered, so it stays unknown."""
+        """More than 5 % of a GPU's time; with the CPU as duty device more than 5 % of a core."""
+        if self._section.node.duty_device == "gpu":
+            shares = {} if self.devices is None else self.devices.shares([p.pid for p in found.holding], now_s)
+            self._device_use_of[rule.id] = step_use(self._device_use_of.get(rule.id, UseState()), shares, now_s)
+            return
         use = self._use.setdefault(rule.id, _Use())
-        cores = None
-        if self._section.node.duty_device == "cpu":
-            cores = self.table.cpu_cores_used([p.pid for p in found.holding], now_s)
+        cores = self.table.cpu_cores_used([p.pid for p in found.holding], now_s)
         use.known = cores is not None
         if cores is not None and cores > DEVICE_USE_CORES:
             use.used_at_s = now_s
@@ -232,6 +252,11 @@ class Observer:
         """Pids of the spawn registry and of this process, as of the last refresh."""
         return self._fleet
 
+    def machine_memory(self) -> tuple[int | None, int | None]:
+        """(total, available) bytes of the whole machine, as last read."""
+        machine = next((pool for pool in self.memory.pools if pool.name == "machine"), None)
+        return (None, None) if machine is None else (machine.total_bytes, machine.available_bytes)
+
     # -- views ------------------------------------------------------------------------------------------------------
 
     def node_view(
@@ -259,6 +284,7 @@ class Observer:
                     active=state is None or state.active,
                     holding=state is None or state.holds,
                     uses_device=self._uses_device(rule.id, now_s),
+                    devices=self._gpu_use(rule.id, now_s).devices,
                     protects_progress="progress_rate" in metrics,
                     protects_share="gpu_share" in metrics,
                     protects_stall="cpu_stall" in metrics,
@@ -286,7 +312,15 @@ class Observer:
             admits_why=self.memory_why,
         )
 
+    def _gpu_use(self, rule: str, now_s: float) -> DeviceUse:
+        """Which GPUs the program uses, or may use. With the CPU as duty device nothing is known of any."""
+        if self._section.node.duty_device != "gpu":
+            return DeviceUse(None)
+        return device_use(self._device_use_of.get(rule, UseState()), now_s)
+
     def _uses_device(self, rule: str, now_s: float) -> bool | None:
+        if self._section.node.duty_device == "gpu":
+            return self._gpu_use(rule, now_s).uses
         use = self._use.get(rule)
         if use is None or not use.known:
             # What was seen lately stays true while the reading is renewed (a child that came or went).
@@ -385,6 +419,11 @@ class Observer:
         found = self._groups.get(rule)
         return found is None or (not found.roots and bool(found.unreadable))
 
+    def program_pids(self) -> tuple[set[int], set[int]]:
+        """(processes that certainly are protected programs, processes that may be one and cannot be judged)."""
+        found = [self._groups[rule.id] for rule in self._rules if not rule.ignore and rule.id in self._groups]
+        return {p.pid for group in found for p in group.members}, {p.pid for group in found for p in group.unreadable}
+
     @staticmethod
     def _words(proc: ProcInfo) -> dict[str, Any]:
         return {
@@ -427,6 +466,7 @@ class Observer:
                 "processes": self.processes(rule.id),
                 "unreadable": len(self._groups[rule.id].unreadable),
                 "uses_device": self._uses_device(rule.id, now_s),
+                "devices": sorted(self._gpu_use(rule.id, now_s).devices or ()),
                 "other_work": (told := self.harm.describe(rule)).get("level"),
                 "reaction": told,
             }

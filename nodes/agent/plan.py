@@ -213,13 +213,14 @@ class Planner:
                 + (f"; not ready: {', '.join(not_ready)}" if not_ready else ""),
                 "cotenant module list",
             )
-        unmetered = [f["short"] for f in found if f["gpu_use"] != "none"]
-        if unmetered and agent.section.node.duty_device == "gpu":
+        unmetered = [f["short"] for f in found if agent.on_gpu(f["module"], f["stage"])]
+        why = agent.gpus.meters.cannot_meter() if unmetered else None
+        if why is not None:
             raise Refused(
                 "RUN_NO_METER",
                 f"work of {', '.join(unmetered)}",
-                "it uses the GPU, and this version reads no process's GPU time: its dose would be unknown",
-                'test work that uses the CPU; or, where the accelerator is the CPU, set duty_device = "cpu"',
+                f"it uses the GPU, whose time cannot be read by process, so its dose would be unknown: {why}",
+                f'cotenant doctor {agent.node}; or, where the accelerator is the CPU, set duty_device = "cpu"',
             )
         if spec.feed is None and not any(f["queued"] + f["running"] for f in found):
             raise Refused(

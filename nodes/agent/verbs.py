@@ -18,8 +18,10 @@ from nodes.agent.sections import checked_scope
 from nodes.clock import monotonic_s
 from nodes.identity import ProcessId, boot_id, liveness, own_id
 from nodes.jobs import Job
+from nodes.machine import read_machine
 from nodes.rpc import Peer, Verb
 from nodes.sources.probe import Owner
+from policies.doctor import Gpu, judge_machine, lacking
 from policies.harness.rows import Order
 from policies.harness.spec import RunSpec
 from policies.refusal import Refused
@@ -53,6 +55,7 @@ class Verbs:
             "section_versions": self.section_versions,
             "section_preview": self.section_preview,
             "section_set": self._section_set,
+            "doctor": self.doctor,
             "sources": self.agent.sources,
             "duty": self.agent.governing.view,
             "modules": self.modules,
@@ -116,10 +119,19 @@ class Verbs:
             "run": self.run_status(),
             "duty": agent.governing.view(),
             "memory": agent.observer.describe_memory(),
+            "devices": agent.gpus.describe(),
             "journal": {"last_seq": agent.journal.last_seq(), "lost": agent.journal.lost},
             "modules": self.modules(),
             "tick_late_s": round(agent.tick_late_s, 3),
         }
+
+    async def doctor(self) -> dict[str, Any]:
+        """What the machine has and lacks, tried with this agent's own rights; some seconds, off the loop."""
+        programs, unreadable = self.agent.observer.program_pids()
+        gpus = [Gpu(device.name, device.kind, why) for device, why in self.agent.gpus.meters.whys()]
+        facts = await asyncio.to_thread(read_machine, programs=programs, unreadable=unreadable, gpus=gpus or None)
+        checks = judge_machine(facts)
+        return {"node": self.agent.node, "checks": [check.as_dict() for check in checks], "lacking": lacking(checks)}
 
     def timeline(self, after_seq: int = 0, limit: int = 500, code: str | None = None) -> dict[str, Any]:
         _check_limit(limit)

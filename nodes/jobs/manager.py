@@ -148,11 +148,18 @@ class JobManager(Hands):
         return [ProcessId(proc.pid, proc.start_ticks, me) for proc in self.attempt(attempt_id).tree()]
 
     def start(
-        self, job_id: int, *, duty: float | None = None, held: bool = False, threads: int | None = None
+        self,
+        job_id: int,
+        *,
+        duty: float | None = None,
+        held: bool = False,
+        threads: int | None = None,
+        device_env: Mapping[str, str] | None = None,
     ) -> Attempt:
         """Start a waiting job. Its limits stand in the control document before any process exists.
 
         Args:
+            device_env: variables that name the devices it may use, beyond the node's own.
             held: it must not run yet: the pause stands in its first document, or it is stopped before its first instruction.
 
         Raises:
@@ -212,7 +219,7 @@ class JobManager(Hands):
                 self,
                 pause=held and "cooperative_pause" in attempt.capabilities,
                 start_stopped=held and way == "freeze",
-                device_env=self._device_env,
+                device_env=self._device_env | dict(device_env or {}),
             )
             self._spawn(attempt)
         except (OSError, ValueError, sqlite3.Error) as error:

@@ -30,6 +30,7 @@ AGAIN_S: Final = 60.0
 MOST_AGAIN_S: Final = 3600.0
 
 
+ENDED_KEPT: Final = 256
 NO_BASELINE: Final = Unreadable("first reading: no baseline yet")
 
 
@@ -111,6 +112,7 @@ class DeviceMeters:
         self._readings: dict[str, _Reading] = {}
         self._told: dict[str, float] = {}
         self._units: dict[str, _Unit] = {}
+        self._ended: dict[str, _Unit] = {}
         self.devices: tuple[Device, ...] = ()
         if nvidia_present(root):
             self._probe = Probe()
@@ -147,6 +149,10 @@ class DeviceMeters:
         why = None if reading is None else reading.why
         # what only wants a second reading, or somebody who asks, is no lack
         return why if why is not None and not why.startswith(("first reading", "not metered")) else None
+
+    def whys(self) -> list[tuple[Device, str | None]]:
+        """Each device, and why no process's time can be told on it (None: it can, as far as is known)."""
+        return [(device, self._why(device.key)) for device in self.devices]
 
     def words(self) -> str:
         """The meter's name in a certificate."""
@@ -213,11 +219,13 @@ class DeviceMeters:
         Args:
             now_s: monotonic seconds.
             protected: pids of protected programs.
-            units: running units by attempt. One that is not named any more is forgotten.
+            units: running units by attempt. One that is not named any more has ended.
         """
         self._follow_probe(now_s)
         for gone in self._units.keys() - units.keys():
-            del self._units[gone]
+            self._ended[gone] = self._units.pop(gone)
+        for old in list(self._ended)[:-ENDED_KEPT]:
+            del self._ended[old]
         fleet = {pid for unit in units.values() for pid in unit.pids}
         # what a process of a unit used before it ended is still handed out after it
         fleet |= {pid for unit in self._units.values() for pid in unit.pids}
@@ -295,9 +303,10 @@ class DeviceMeters:
     def unit_total(self, name: str, since_s: float | None = None) -> float | Unreadable:
         """Device seconds of a unit since it began to be read, up to the driver's newest sample.
 
-        For the difference of two moments; ``since_s`` (monotonic): unreadable where a reading since then was.
+        For the difference of two moments; ``since_s`` (monotonic): unreadable where a reading since then was. Of a unit
+        that ended: up to the last reading before its end.
         """
-        kept = self._units.get(name)
+        kept = self._units.get(name) or self._ended.get(name)
         if kept is None:
             return Unreadable("it was never read")
         if kept.gap_s is not None and since_s is not None and kept.gap_s >= since_s:

@@ -6,6 +6,7 @@
  *   memcode INDEX CODE | mig INDEX MODE | util INDEX PERCENT | utilcode INDEX CODE
  *   proc INDEX C|G|M PID BYTES            (BYTES -1: not available)
  *   sample INDEX PID STAMP_US SM ENC DEC
+ *   follow INDEX PID                      (a device whose time is that process's CPU time, sampled each half second)
  *   devsample INDEX STAMP_US PERCENT
  * mean 1: one record a process, the mean of its samples after the stamp asked for (samples of 0 count into the mean).
  */
@@ -13,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { OK = 0, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, LIBRARY_NOT_FOUND = 12, FUNCTION_NOT_FOUND = 13 };
@@ -43,8 +45,47 @@ static struct {
   busy_t busy[MANY];
 } now;
 
+/* What ``follow`` has sampled so far; kept over changes of the file. */
+typedef struct { int device; unsigned pid; unsigned long long stamp, ticks; } followed_t;
+static followed_t followed[64];
+static int follows;
+static device_process_sample_t kept[MANY];
+static int kepts;
+
 /* Calls made, for tests to read. */
 unsigned long stand_in_lists, stand_in_utils;
+
+static unsigned long long cpu_ticks(unsigned pid) {
+  char path[64], text[1024];
+  unsigned long long user = 0, kernel = 0;
+  snprintf(path, sizeof path, "/proc/%u/stat", pid);
+  FILE *file = fopen(path, "r");
+  if (!file) return 0;
+  size_t length = fread(text, 1, sizeof text - 1, file);
+  fclose(file);
+  text[length] = 0;
+  char *rest = strrchr(text, ')');
+  if (rest) sscanf(rest + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu", &user, &kernel);
+  return user + kernel;
+}
+
+static void follow(int device, unsigned pid) {
+  struct timespec at;
+  clock_gettime(CLOCK_REALTIME, &at);
+  unsigned long long stamp = at.tv_sec * 1000000ull + at.tv_nsec / 1000, ticks = cpu_ticks(pid);
+  int i = 0;
+  while (i < follows && (followed[i].device != device || followed[i].pid != pid)) i++;
+  if (i == follows) {
+    if (follows < 64) followed[follows++] = (followed_t){device, pid, stamp, ticks};
+    return;
+  }
+  if (stamp - followed[i].stamp < 500000 || kepts == MANY) return;
+  double busy_us = (double)(ticks - followed[i].ticks) * 1e6 / sysconf(_SC_CLK_TCK);
+  unsigned pct = ticks < followed[i].ticks ? 0 : (unsigned)(100 * busy_us / (stamp - followed[i].stamp) + 0.5);
+  kept[kepts++] = (device_process_sample_t){device, {pid, stamp, pct > 100 ? 100 : pct, 0, 0, 0}};
+  followed[i].stamp = stamp;
+  followed[i].ticks = ticks;
+}
 
 static int load(void) {
   const char *path = getenv("NVML_STAND_IN");
@@ -80,6 +121,7 @@ static int load(void) {
       now.proc[now.procs++] = (proc_t){index, text[0], pid, (unsigned long long)bytes};
     if (sscanf(line, "sample %d %u %llu %u %u %u", &index, &pid, &stamp, &sm, &enc, &dec) == 6 && now.samples < MANY)
       now.sample[now.samples++] = (device_process_sample_t){index, {pid, stamp, sm, 0, enc, dec}};
+    if (sscanf(line, "follow %d %u", &index, &pid) == 2) follow(index, pid);
     if (sscanf(line, "devsample %d %llu %d", &index, &stamp, &b) == 3 && now.busies < MANY)
       now.busy[now.busies++] = (busy_t){index, stamp, (unsigned)b};
   }
@@ -156,9 +198,10 @@ int nvmlDeviceGetProcessUtilization(void *handle, sample_t *out, unsigned *count
   stand_in_utils++;
   if (now.device[of(handle)].utilcode) return now.device[of(handle)].utilcode;
   unsigned n = 0;
-  for (int i = 0; i < now.samples; i++) {
-    sample_t *s = &now.sample[i].sample;
-    if (now.sample[i].device != of(handle) || s->stamp <= since) continue;
+  for (int i = 0; i < now.samples + kepts; i++) {
+    device_process_sample_t *one = i < now.samples ? &now.sample[i] : &kept[i - now.samples];
+    sample_t *s = &one->sample;
+    if (one->device != of(handle) || s->stamp <= since) continue;
     unsigned j = n;
     if (now.mean) for (j = 0; j < n && found[j].pid != s->pid; j++) {}
     if (j == n) { found[n] = *s; sums[n] = 0; each[n] = 0; n++; }

@@ -1,0 +1,167 @@
+"""The node's GPUs in the agent's loop: who is read, which unit is on which device, and where a job may start.
+
+A unit is put on one device by ``CUDA_VISIBLE_DEVICES`` where the node has several and the module works through CUDA; any
+other unit may use all of them. The assignment stands in the attempt's launch document, so a restarted agent knows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from nodes.clock import monotonic_s
+from nodes.identity import ProcessId
+from nodes.jobs import Attempt
+from nodes.jobs.workdir import read_document
+from nodes.meters.device import DeviceMeters, UnitPids
+from nodes.meters.reading import Unreadable
+from policies.devices import DeviceView, Placement, place
+from policies.manifest import Gpu
+from policies.units import Reason, Unit
+
+__all__ = ["GPU_ENV", "Gpus"]
+
+GPU_ENV = "CUDA_VISIBLE_DEVICES"
+STRAY = 0.01
+EDGE_WAIT_S = 1.0
+"""How long the edge of a window waits for the driver's newest samples."""
+
+
+class Gpus:
+    """Not thread-safe. ``attempts`` are the live ones; ``tree`` gives an attempt's processes."""
+
+    def __init__(
+        self,
+        meters: DeviceMeters,
+        attempts: Callable[[], Sequence[Attempt]],
+        tree: Callable[[str], Sequence[ProcessId]],
+        uses_gpu: Callable[[Attempt], bool],
+    ) -> None:
+        self.meters = meters
+        self._attempts, self._tree, self._uses_gpu = attempts, tree, uses_gpu
+        self._told: dict[str, frozenset[str]] = {}
+        self._strayed: set[str] = set()
+        self._protected: Collection[int] = ()
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def read(
+        self, now_s: float, protected: Collection[int], trees: Mapping[str, Sequence[ProcessId]], wait_s: float = 0.05
+    ) -> None:
+        """Read what is due. ``protected``: pids of protected programs; ``trees``: processes by attempt."""
+        self._protected = protected
+        live = {attempt.attempt_id: attempt for attempt in self._attempts()}
+        self._told = {name: told for name, told in self._told.items() if name in live}
+        self._strayed &= live.keys()
+        units = {
+            name: UnitPids([who.pid for who in trees[name]], self.devices_of(attempt))
+            for name, attempt in live.items()
+            if name in trees and self._uses_gpu(attempt)
+        }
+        self.meters.tick(now_s, protected, units, wait_s=wait_s)
+        for name, unit in units.items():
+            if unit.devices is not None and self._strays(unit, now_s):
+                self._strayed.add(name)
+
+    def _strays(self, unit: UnitPids, now_s: float) -> bool:
+        """Whether a unit is seen on a device that it was not put on: from then on it may be on any."""
+        shares = self.meters.shares(unit.pids, now_s)
+        return any(share > STRAY for key, (share, _) in shares.items() if unit.devices and key not in unit.devices)
+
+    def read_now(self) -> None:
+        """The newest figures for the edge of a window."""
+        trees = {attempt.attempt_id: self._tree(attempt.attempt_id) for attempt in self._attempts()}
+        self.read(monotonic_s(), self._protected, trees, EDGE_WAIT_S)
+
+    def share(self, attempt: str) -> float | Unreadable:
+        return self.meters.unit_share(attempt)
+
+    def total(self, attempt: str, since_s: float | None) -> float | Unreadable:
+        return self.meters.unit_total(attempt, since_s)
+
+    # -- which unit is where ----------------------------------------------------------------------------------------
+
+    def devices_of(self, attempt: Attempt) -> frozenset[str] | None:
+        """The devices an attempt was put on; None: it may use any."""
+        name = attempt.attempt_id
+        if name not in self._told:
+            env = (read_document(attempt.folder.root / "launch.json") or {}).get("env")
+            text = env.get(GPU_ENV, "") if isinstance(env, dict) else ""
+            self._told[name] = frozenset(part for part in str(text).split(",") if part)
+        told = self._told[name]
+        # a name that the meters do not know (an index, a device that is gone) says nothing of which device it is
+        known = bool(told) and told <= {device.key for device in self.meters.devices}
+        return told if known and name not in self._strayed else None
+
+    def place(self, unit: Unit, gpu: Gpu, soft_free_pct: float, held: Callable[[Unit], Sequence[Reason]]) -> Placement:
+        """Where a waiting job may start, or why it may not.
+
+        Args:
+            gpu: what its manifest says of the GPU.
+            held: everything but the device's own state that keeps a unit (with its devices) from starting.
+        """
+        why = self._not_ready()
+        if why is not None:
+            return Placement(None, (*held(unit), why))
+        views = self._views()
+        if not views:
+            return Placement(None, tuple(held(unit)))
+        pinned = self._pins(gpu)
+        if pinned:
+            views = [view for view in views if view.key in pinned]
+        held_anywhere = None if pinned else tuple(held(unit))
+
+        def held_on(key: str) -> Sequence[Reason]:
+            return held(replace(unit, devices=frozenset({key}))) if held_anywhere is None else held_anywhere
+
+        found = place(views, held_on, needs_bytes=gpu.min_vram_gb * 1e9, soft_free_pct=soft_free_pct)
+        return found if pinned or found.device is None else Placement(None)
+
+    def environment(self, device: str | None) -> dict[str, str]:
+        return {} if device is None else {GPU_ENV: device}
+
+    def _not_ready(self) -> Reason | None:
+        if self.meters.down is not None:
+            why, remedy = self.meters.down
+            return Reason("GPU_METER_DOWN", why, remedy)
+        if self.meters.present and not self.meters.devices:
+            return Reason("GPU_METER_DOWN", "the GPU driver is still being probed")
+        return None
+
+    def _pins(self, gpu: Gpu) -> frozenset[str]:
+        """The devices among which a module's work is put on one; empty: it may use all."""
+        devices = self.meters.devices
+        nvidia = frozenset(device.key for device in devices if device.kind == "nvml" and not device.mig)
+        # a module that names no interface works through CUDA where there is nothing else
+        through_cuda = set(gpu.apis_any) <= {"cuda"} and (bool(gpu.apis_any) or len(nvidia) == len(devices))
+        return nvidia if len(devices) > 1 and through_cuda else frozenset()
+
+    def _views(self) -> list[DeviceView]:
+        counts: dict[str, int] = {}
+        for attempt in self._attempts():
+            for key in self.devices_of(attempt) or ():
+                counts[key] = counts.get(key, 0) + 1
+        found = []
+        for device in self.meters.devices:
+            memory = self.meters.memory(device.key)
+            found.append(
+                DeviceView(
+                    device.key,
+                    device.name,
+                    memory.total_bytes,
+                    memory.free_bytes,
+                    memory.unified,
+                    self.meters.busy(device.key),
+                    counts.get(device.key, 0),
+                )
+            )
+        return found
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Rows for ``status``: each device, and the attempts that were put on it."""
+        on = {attempt.attempt_id: self.devices_of(attempt) for attempt in self._attempts()}
+        rows = self.meters.describe()
+        for row in rows:
+            row["attempts"] = sorted(name for name, keys in on.items() if keys is not None and row["device"] in keys)
+        return rows
