@@ -10,7 +10,7 @@ TEST_GROUPS := unit node flows faults mutants model postgres browser
 PYTEST ?= $(BIN)/python -m pytest -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fuzz test-sabotage demo-llm demo demo-full test test-unit need-chromium need-postgresql pictures lint bench mutants lock clean $(TEST_GROUPS:%=test-%)
+.PHONY: help setup test-gpu fuzz test-sabotage demo-llm demo demo-full test test-unit need-chromium need-postgresql pictures lint bench mutants lock clean $(TEST_GROUPS:%=test-%)
 
 help:
 	@echo "make setup      the environment in .venv (uv where it is on PATH, else pip), locked versions"
@@ -20,6 +20,7 @@ help:
 	@echo "make test       all tests, in groups: $(TEST_GROUPS)"
 	@echo "make test-unit  one group (test-node, test-flows, ...)"
 	@echo "make test-sabotage  500 prompts while something kills a process every few seconds"
+	@echo "make test-gpu   the GPU meter on a real NVIDIA device"
 	@echo "make lint       formatting, lint, types, import rules"
 	@echo "make fuzz       hostile input of every kind, FUZZ_N (100000) in all"
 	@echo "make bench      all benchmarks, into benchmarks/RESULTS.md"
@@ -71,6 +72,10 @@ install = { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get upda
 # The pictures in docs/: taken anew by the browser's test.
 pictures: need-chromium $(READY)
 	COTENANT_PICTURES=docs/pictures $(PYTEST) tests/browser
+
+# On a machine with a real NVIDIA device; not part of `make test`.
+test-gpu: $(READY)
+	$(PYTEST) tests/node/nvml -m gpu -s
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

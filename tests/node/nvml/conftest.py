@@ -8,6 +8,16 @@ import pytest
 from tests.node.nvml.rig import Clock, Driver, FakeProc, build
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests on a real device run only where they are asked for (``-m gpu``)."""
+    if "gpu" in str(config.getoption("-m")):
+        return
+    real = [item for item in items if item.get_closest_marker("gpu")]
+    if real:
+        config.hook.pytest_deselected(items=real)
+        items[:] = [item for item in items if item not in real]
+
+
 @pytest.fixture(scope="session")
 def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("nvml"))
