@@ -19,6 +19,7 @@ from nodes.clock import monotonic_s
 from nodes.identity import ProcessId, boot_id, liveness, own_id
 from nodes.jobs import Job
 from nodes.machine import read_machine
+from nodes.meters.reading import Unreadable
 from nodes.rpc import Peer, Verb
 from nodes.sources.probe import Owner
 from policies.doctor import Gpu, judge_machine, lacking
@@ -224,7 +225,10 @@ class Verbs:
         record = self.agent.jobs.record(job)
         live = next((a for a in self.agent.jobs.attempts() if a.job_id == job.job), None)
         share = None if live is None else self.agent.shares.get(live.attempt_id)
-        return record | {"share": share if isinstance(share, float) else None}
+        return record | {
+            "share": share if isinstance(share, float) else None,
+            "share_why": share.why if isinstance(share, Unreadable) else None,
+        }
 
     def job_list(self, state: str | None = None, limit: int = 100) -> list[dict[str, Any]]:
         _check_limit(limit)
@@ -232,7 +236,7 @@ class Verbs:
         return [job for job in jobs if state is None or job["state"] == state]
 
     def job_show(self, job: int) -> dict[str, Any]:
-        return self._job(self.agent.jobs.job(job)) | self.agent.jobs.show(job)
+        return self.agent.jobs.show(job) | self._job(self.agent.jobs.job(job))
 
     def job_events(self, job: int, after: int = 0) -> dict[str, Any]:
         if after < 0:

@@ -255,7 +255,7 @@ class DeviceMeters:
                 continue
             used = reading.use(pids)
             whys += [used.why] if used.why is not None else []
-            shares.append(used.busy_s / reading.span_s if reading.span_s > 0.0 else 0.0)
+            shares.append(_part(used.busy_s, reading.span_s))
             if reading.at_s == self._told.get(device.key):
                 continue
             kept.busy_s[device.key] = kept.busy_s.get(device.key, 0.0) + used.busy_s
@@ -284,7 +284,7 @@ class DeviceMeters:
                 found[device.key] = (0.0, self._down or "the device was not read lately")
                 continue
             used = reading.use(pids)
-            found[device.key] = (used.busy_s / reading.span_s if reading.span_s > 0.0 else 0.0, used.why)
+            found[device.key] = (_part(used.busy_s, reading.span_s), used.why)
         return found
 
     def share(self, pids: Collection[int], now_s: float) -> float | Unreadable:
@@ -345,6 +345,11 @@ class DeviceMeters:
                 }
             )
         return rows
+
+
+def _part(busy_s: float, span_s: float) -> float:
+    """A share of a device. The driver's samples do not end with the stretch they are counted in, so it may come out above 1."""
+    return min(1.0, busy_s / span_s) if span_s > 0.0 else 0.0
 
 
 class _Asking:

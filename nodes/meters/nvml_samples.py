@@ -14,10 +14,9 @@ from dataclasses import dataclass
 
 __all__ = ["Cursor", "Sample", "integrate"]
 
-# A device that had nothing to say for that long has its cursor moved up to this far behind the query: whole percents of a
-# long quiet stretch would round a short burst away. Far more than the driver takes to hand a sample out.
-QUIET_US = 10_000_000
-BEHIND_US = 5_000_000
+# Where there was nothing to hand out the cursor follows the queries this far behind, or a short burst would be spread over
+# the whole of a long silence. More than the driver takes to hand a sample out.
+BEHIND_US = 1_500_000
 # A cursor this far ahead of the clock that stamps are made from: that clock was set back.
 AHEAD_US = 2_000_000
 # The driver hands a sample out within a second.
@@ -71,6 +70,6 @@ def integrate(
     elapsed_s = max(0.0, now_s - cursor.read_s)
     busy = {pid: elapsed_s if used_s > elapsed_s + LATE_S else used_s for pid, used_s in busy.items()}
     end_us = max(begin_us, last_us or 0)
-    if not busy and asked_us - end_us > QUIET_US:
-        end_us = asked_us - BEHIND_US
+    if not busy:
+        end_us = max(end_us, asked_us - BEHIND_US)
     return Cursor(end_us, now_s), busy

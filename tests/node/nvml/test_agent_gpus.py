@@ -18,16 +18,18 @@ from tests.node.nvml.rig import Driver
 TWO = ("device 0 GPU-a 17179869184 0", "device 1 GPU-b 17179869184 0")
 
 
+# Of each step. Light: many steps a window. Heavy: at work most of the time, so that the program uses its device beyond
+# doubt also where it gets a tenth of a core.
+LIGHT, HEAVY = 20_000, 1_000_000
 LONG = {"prompts": 1_000_000, "max_tokens": 1000}
 
 
 class GpuRig(Rig):
     """Every process of the program is on GPU-a; fleet runners are on the device that they were put on."""
 
-    def __init__(self, home: Path, driver: Driver) -> None:
+    def __init__(self, home: Path, driver: Driver, loops: int = LIGHT) -> None:
         super().__init__(home)
-        # most of the time at work, so that it uses its device beyond doubt also where it gets a tenth of a core
-        self.stepper.write_text(STEPPER.replace("20000", "1000000"))
+        self.stepper.write_text(STEPPER.replace("20000", str(loops)))
         self.driver = driver
         self.program_on: tuple[int, ...] = (0,)
         self.programs: list[int] = []
@@ -66,11 +68,11 @@ def visible(pid: int) -> str | None:
 
 
 @pytest.fixture
-def rig(tmp_path: Path, driver: Driver) -> Iterator[GpuRig]:
+def rig(request: pytest.FixtureRequest, tmp_path: Path, driver: Driver) -> Iterator[GpuRig]:
     usable = PidSpace().usable
     if usable is not True:
         pytest.skip(f"per-process metering: {usable}")
-    made = GpuRig(tmp_path, driver)
+    made = GpuRig(tmp_path, driver, getattr(request, "param", LIGHT))
     driver.say(*TWO)
     program = made.start_program()
     made.programs = [program.pid]
@@ -91,6 +93,7 @@ def job_state(rig: Rig, job: int) -> dict[str, Any]:
     return dict(rig.client.call("job_show", job=job))
 
 
+@pytest.mark.parametrize("rig", [HEAVY], indirect=True)
 def test_case_080_a_rule_holds_work_on_the_devices_that_its_program_uses_and_no_other(rig: GpuRig) -> None:
     rig.protect()
     wait_for("the program is seen on its device", lambda: rig.rule()["uses_device"] is True)
@@ -109,6 +112,7 @@ def test_case_080_a_rule_holds_work_on_the_devices_that_its_program_uses_and_no_
     wait_for("the unit is held", lambda: job_state(rig, job)["state"] == "held")
 
 
+@pytest.mark.parametrize("rig", [HEAVY], indirect=True)
 def test_a_restarted_agent_knows_on_which_device_each_unit_is(rig: GpuRig) -> None:
     rig.protect()
     wait_for("the program is seen on its device", lambda: rig.rule()["uses_device"] is True)
