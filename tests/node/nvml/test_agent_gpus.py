@@ -117,14 +117,17 @@ def test_a_restarted_agent_knows_on_which_device_each_unit_is(rig: GpuRig) -> No
     rig.protect()
     wait_for("the program is seen on its device", lambda: rig.rule()["uses_device"] is True)
     job = rig.client.call("job_submit", module="llmserve", stage="selftest", payload=LONG)["job"]
-    wait_for("the job runs", lambda: job_state(rig, job)["state"] == "running")
+    wait_for("its runner works", lambda: placed(rig) and (job_state(rig, job)["share"] or 0.0) > 0.0, 120)
+    (before,), attempt = placed(rig), job_state(rig, job)["attempt"]
     assert rig.agent is not None
     rig.agent.kill()
     rig.agent.wait()
     rig.start_agent()
-    wait_for("it is let on beside the program", lambda: job_state(rig, job)["state"] == "running")
-    rows = wait_for("the devices", lambda: rig.client.call("status")["devices"])
-    assert [row["device"] for row in rows if row["attempts"]] == ["GPU-b"]
+
+    def known() -> list[str]:
+        return [row["device"] for row in rig.client.call("status")["devices"] if attempt in row["attempts"]]
+
+    assert wait_for("its device", known) == [before]
 
 
 def test_gpu_work_is_measured_with_a_metered_dose(rig: GpuRig) -> None:
