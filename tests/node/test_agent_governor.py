@@ -169,7 +169,8 @@ def test_a_unit_that_overruns_is_held_at_the_third_sample_and_stopped_the_third_
     assert again
     rig.until_running()
     time.sleep(2 * TICK_S)
-    assert rig.client.call("job_show", job=job)["code"] == "GPU_DUTY_EXCEEDED"
+    found = rig.client.call("job_show", job=job)
+    assert (found["code"], len(found["attempts"])) == ("GPU_DUTY_EXCEEDED", 1), "nor does it start another attempt"
 
 
 def test_a_certificate_that_becomes_stale_closes_within_a_tick_of_being_seen(rig: GovernorRig) -> None:
