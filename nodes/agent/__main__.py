@@ -119,8 +119,13 @@ async def run(
         servers.append(RpcServer(owner_socket, OwnerVerbs(agent, verbs).table(), uids=served, mode=0o666))
     # The first tick judges every rule before anything is let go or admitted, and before anybody can ask.
     agent.tick()
-    for server in servers:
-        await server.start()
+    await servers[0].start()
+    for second in servers[1:]:
+        try:
+            await second.start()
+        except OSError as error:
+            # the owners and their helper are not heard; what the agent protects, it protects all the same
+            log.error("the owners' socket %s cannot be made: %s", second.path, error)
     log.info("node %s: agent on %s, section version %d", node, servers[0].path, agent.section_version)
     ticking = asyncio.create_task(tick_for_ever(agent))
     stepping = asyncio.create_task(step_jobs_for_ever(agent))

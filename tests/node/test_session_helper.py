@@ -259,6 +259,14 @@ def test_the_second_socket_serves_its_verbs_to_its_accounts_and_nothing_else(wor
         assert not stat.S_IMODE(path.lstat().st_mode) & 0o077, path
 
 
+def test_a_second_socket_that_cannot_be_made_does_not_end_protection(world: World) -> None:
+    world.socket.parent.chmod(0o555)
+    os.chown(world.socket.parent, 0, 0)
+    world.start_agent()
+    assert world.client.call("hello")["node"] == "local"
+    assert "owners' socket" in (world.place / "agent.log").read_text()
+
+
 def test_a_half_sent_and_a_huge_request_of_an_owner_do_no_harm(world: World) -> None:
     world.start_agent()
     with socket.socket(socket.AF_UNIX) as half, socket.socket(socket.AF_UNIX) as huge:
