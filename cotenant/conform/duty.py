@@ -5,16 +5,18 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from cotenant.conform import judge
 from cotenant.conform.check import Check
 from cotenant.conform.host import probe
+from cotenant.conform.meter import TreeMeter
 from cotenant.conform.running import Bench, Run
 from cotenant.conform.specs import DutySpec
 from nodes.modules import ModuleState
 
-__all__ = ["check_duty", "compared", "whole"]
+__all__ = ["Measured", "check_duty", "compared", "verdicts", "whole"]
 
 BEGIN_LIMIT_S = 60.0
 # the unit that was under way when the document changed
@@ -40,7 +42,8 @@ def check_duty(bench: Bench, module: ModuleState, spec: DutySpec) -> Iterator[Ch
         began = time.monotonic()
         run.for_s(spec.window_s)
         run.until(
-            lambda: len(compared(run.reports(), asked_wall_s, run)) >= 1, REPORTS_WAIT_S / host.share + host.late_s
+            lambda: len(compared(run.reports(), asked_wall_s, run.meter)) >= 1,
+            REPORTS_WAIT_S / host.share + host.late_s,
         )
         ended_early = run.ended is not None
         if not ended_early:
@@ -53,21 +56,45 @@ def check_duty(bench: Bench, module: ModuleState, spec: DutySpec) -> Iterator[Ch
         why = f"it ended after {ended - began:.1f} s of the {spec.window_s:g} s window: give it a longer task"
         yield Check(f"duty-measured {spec.name}", "FAIL", f"{why}; {run.last_words()}".rstrip("; "))
         return
-    kept = whole(reports, asked_wall_s)
+    given = min(host.share, probe(1.0).share)
+    measured = Measured(reports, asked_wall_s, run.meter, began, ended, run.attempt.cores, given)
+    yield from verdicts(spec, measured)
+    yield _meter(spec.name, run)
+    run.remove()
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one spec's run gave.
+
+    Args:
+        reports: the runner's, all of them.
+        asked_wall_s: when the duty was asked for (wall clock).
+        began, ended: the measured stretch (monotonic seconds).
+        given: the share of a core that the host gave, by the probe.
+    """
+
+    reports: Sequence[Mapping[str, Any]]
+    asked_wall_s: float
+    meter: TreeMeter
+    began: float
+    ended: float
+    cores: float
+    given: float
+
+
+def verdicts(spec: DutySpec, run: Measured) -> Iterator[Check]:
+    """From readings and reports to checks: pure."""
+    kept = whole(run.reports, run.asked_wall_s)
     yield Check(f"duty-reported {spec.name}", *judge.reported(kept, spec.duty))
-    devices = {str(report.get("device")) for report in kept}
-    cores = run.attempt.cores
-    if devices == {"cpu"}:
-        share = judge.share_of(run.meter.used_s(began, ended), ended - began, cores)
-        given = min(host.share, probe(1.0).share)
-        yield Check(f"duty-measured {spec.name}", *judge.within(share, spec.duty, cores, given))
-        intervals = compared(reports, asked_wall_s, run)
-        yield Check(f"duty-honest {spec.name}", *judge.honest(intervals, cores))
-        yield _meter(spec.name, run)
+    if {str(report.get("device")) for report in kept} == {"cpu"}:
+        share = judge.share_of(run.meter.used_s(run.began, run.ended), run.ended - run.began, run.cores)
+        yield Check(f"duty-measured {spec.name}", *judge.within(share, spec.duty, run.cores, run.given))
+        intervals = compared(run.reports, run.asked_wall_s, run.meter)
+        yield Check(f"duty-honest {spec.name}", *judge.honest(intervals, run.cores))
     else:
         why = "no report says on which device" if not kept else "no meter of this device on this host"
         yield Check(f"duty-measured {spec.name}", "skip", why)
-    run.remove()
 
 
 def _meter(name: str, run: Run) -> Check:
@@ -90,15 +117,15 @@ def whole(reports: Sequence[Mapping[str, Any]], since_wall_s: float) -> list[Map
     return found
 
 
-def compared(reports: Sequence[Mapping[str, Any]], since_wall_s: float, run: Run) -> list[judge.Interval]:
+def compared(reports: Sequence[Mapping[str, Any]], since_wall_s: float, meter: TreeMeter) -> list[judge.Interval]:
     """Each report that follows another beside the kit's count of the time between the two."""
     found = []
     for earlier, report in itertools.pairwise(reports):
         a, b, value = _moment(earlier), _moment(report), report.get("value")
-        if a is None or b is None or not since_wall_s <= a < b or b > (run.meter.wall_s or [0.0])[-1]:
+        if a is None or b is None or not since_wall_s <= a < b or b > (meter.wall_s or [0.0])[-1]:
             continue
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            found.append(judge.Interval(b - a, float(value), run.meter.used_wall_s(a, b)))
+            found.append(judge.Interval(b - a, float(value), meter.used_wall_s(a, b)))
     return found
 
 

@@ -9,8 +9,6 @@ __all__ = ["ALL", "CONFORMANCE", "DUTY"]
 UNIT = "tests/unit/test_conform.py"
 METER = f"{UNIT}::test_the_tree_meter_counts_what_the_tree_counts_of_itself"
 PROBE = f"{UNIT}::test_the_probe_finds_its_meter_right_and_the_host_gives_something"
-NODE = "tests/node/test_conform.py::test_a_broken_promise_fails_by_its_own_check_and_no_other"
-OVERRUN = f"{NODE}[overruns-its-duty-by-0.15-and-reports-that-it-does-not]"
 ACCOUNT = "tests/unit/test_sdk_duty.py"
 BENCH = "tests/unit/test_duty_accuracy.py"
 
@@ -96,9 +94,9 @@ CONFORMANCE = [
     Mutant(
         "the report is trusted in place of the meter",
         "cotenant/conform/duty.py",
-        "share = judge.share_of(run.meter.used_s(began, ended), ended - began, cores)",
+        "share = judge.share_of(run.meter.used_s(run.began, run.ended), run.ended - run.began, run.cores)",
         'share = float(str(kept[-1]["value"]))',
-        (OVERRUN,),
+        (f"{UNIT}::test_the_meter_is_what_counts_whatever_is_reported",),
         quick=True,
     ),
     Mutant(
@@ -118,8 +116,8 @@ CONFORMANCE = [
     Mutant(
         "a report's own stretch is not looked at",
         "cotenant/conform/duty.py",
-        "found.append(judge.Interval(b - a, float(value), run.meter.used_wall_s(a, b)))",
-        "found.append(judge.Interval(b - a, float(value), run.meter.total_s))",
+        "found.append(judge.Interval(b - a, float(value), meter.used_wall_s(a, b)))",
+        "found.append(judge.Interval(b - a, float(value), meter.total_s))",
         (f"{UNIT}::test_each_report_stands_beside_the_kits_own_count_of_the_same_time",),
     ),
     Mutant(

@@ -7,18 +7,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cotenant.conform import judge
 from cotenant.conform.check import Check, summary
-from cotenant.conform.duty import compared, whole
+from cotenant.conform.duty import Measured, compared, verdicts, whole
 from cotenant.conform.goldens import GoldenError, difference, digest, read_goldens
 from cotenant.conform.host import probe
 from cotenant.conform.meter import TreeMeter
-from cotenant.conform.specs import SpecError, read_specs
+from cotenant.conform.specs import DutySpec, SpecError, read_specs
 from nodes.jobs.proctree import ProcSystem, walk
 from policies.manifest import Manifest, parse_manifest
 
@@ -159,11 +158,29 @@ def test_only_reports_about_the_measured_stretch_count() -> None:
 
 
 def test_each_report_stands_beside_the_kits_own_count_of_the_same_time() -> None:
-    run: Any = SimpleNamespace(
-        meter=TreeMeter(at_s=[0.0, 10.0], wall_s=[100.0, 110.0], cpu_s=[5.0, 8.0]),
-    )
-    found = compared([line(t=99.0), line(t=101.0), line(value=0.2, t=103.0), line(t=111.0)], 100.0, run)
+    meter = TreeMeter(at_s=[0.0, 10.0], wall_s=[100.0, 110.0], cpu_s=[5.0, 8.0])
+    found = compared([line(t=99.0), line(t=101.0), line(value=0.2, t=103.0), line(t=111.0)], 100.0, meter)
     assert found == [judge.Interval(2.0, 0.2, pytest.approx(0.6))]
+
+
+@pytest.mark.parametrize(
+    ("used", "told", "device", "expected"),
+    [
+        (0.3, 0.3, "cpu", ["ok", "ok", "ok"]),
+        (0.45, 0.3, "cpu", ["ok", "FAIL", "FAIL"]),
+        (0.45, 0.45, "cpu", ["FAIL", "FAIL", "ok"]),
+        (0.3, 0.15, "cpu", ["ok", "ok", "FAIL"]),
+        (0.3, 0.3, "gpu", ["ok", "skip"]),
+    ],
+)
+def test_the_meter_is_what_counts_whatever_is_reported(
+    used: float, told: float, device: str, expected: list[str]
+) -> None:
+    meter = TreeMeter(at_s=[0.0, 10.0], wall_s=[100.0, 110.0], cpu_s=[1.0, 1.0 + 10.0 * used])
+    reports = [line(value=told, device=device, t=102.0 + 2.0 * number) for number in range(4)]
+    spec = DutySpec("n", "s", 0.3, 4.0, {})
+    checks = list(verdicts(spec, Measured(reports, 100.0, meter, 1.0, 9.0, 1.0, 1.0)))
+    assert [check.verdict for check in checks] == expected
 
 
 @pytest.mark.parametrize(
