@@ -124,7 +124,8 @@ class DeviceMeters:
     @property
     def present(self) -> bool:
         """Whether there is any sign of a device."""
-        return bool(self.devices) or self._probe is not None or bool(self._down)
+        first_probe = self._probe is not None and self._inventory is None
+        return bool(self.devices) or first_probe or bool(self._down)
 
     @property
     def down(self) -> tuple[str, str] | None:
