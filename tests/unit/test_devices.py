@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from policies.devices import DEVICE_USE_KEPT_S, DeviceView, UseState, device_use, place, step_use
-from policies.units import Reason
+from policies.units import NodeView, Reason, RuleView, Unit, reasons, rules_beside
 
 GB = 1_000_000_000
 
@@ -78,3 +78,27 @@ def test_memory_that_cannot_be_read_admits_nothing() -> None:
 
 def test_case_017_a_unified_devices_memory_is_judged_as_the_machines() -> None:
     assert place([DeviceView("a", "a", 0, 0, unified=True)], free, needs_bytes=GB).device == "a"
+
+
+@pytest.mark.parametrize(
+    ("on", "used", "held"),
+    [
+        ({"b"}, {"a"}, False),
+        ({"a"}, {"a"}, True),
+        ({"a", "b"}, {"b"}, True),
+        (None, {"a"}, True),
+        ({"b"}, None, True),
+        (None, None, True),
+    ],
+)
+def test_case_080_a_rule_holds_a_unit_where_they_may_share_a_device(
+    on: set[str] | None, used: set[str] | None, held: bool
+) -> None:
+    rule = RuleView(
+        "game", active=True, holding=True, uses_device=True, protects_progress=True, reaction="free",
+        devices=None if used is None else frozenset(used),
+    )  # fmt: skip
+    unit = Unit("1-1", 1, "m", "s", device=True, gpu=True, devices=None if on is None else frozenset(on))
+    node = NodeView(rules=(rule,))
+    assert bool(reasons(unit, node)) is held
+    assert bool(rules_beside(unit, node)) is held
