@@ -82,6 +82,4 @@ class Collector:
         else:
             results.put_events_away(self._node_dir, job.job)
         self._guard.forget(attempt.attempt_id)
-        if attempt.group is not None:
-            attempt.group.remove()
         attempt.folder.remove()

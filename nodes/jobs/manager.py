@@ -17,7 +17,7 @@ from nodes.identity import ProcessId, boot_id, identify
 from nodes.jobs import results
 from nodes.jobs.adoption import reopen, revive, sweep
 from nodes.jobs.attempt import Attempt, hold_way
-from nodes.jobs.cgroup import parents
+from nodes.jobs.cgroup import Group, parents
 from nodes.jobs.collecting import Collector
 from nodes.jobs.guard import Guard
 from nodes.jobs.hands import Hands
@@ -78,6 +78,8 @@ class JobManager(Hands):
         self._recent: deque[Attempt] = deque(maxlen=RECENT_KEPT)
         self._unkillable: set[str] = set()
         self._zombies: list[subprocess.Popen[bytes]] = []
+        self._groups: list[Group] = []
+        """Of attempts that have ended; the kernel keeps a group for a moment after its last process."""
         self._jobs_dir = self.node_dir / "jobs"
         self._jobs_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._collector = Collector(self.node_dir, self.registry, self.guard, journal)
@@ -274,6 +276,7 @@ class JobManager(Hands):
             else:
                 attempt.heartbeat()
         self._zombies = [process for process in self._zombies if process.poll() is None]
+        self._groups = [group for group in self._groups if not group.remove()]
 
     def _advance(self, attempt: Attempt, now: float) -> None:
         known = attempt.runner is not None
@@ -329,6 +332,8 @@ class JobManager(Hands):
         self._recent.append(attempt)
         if attempt.process is not None:
             self._zombies.append(attempt.process)
+        if attempt.group is not None and not attempt.group.remove():
+            self._groups.append(attempt.group)
         if ending.verdict.next == "requeue" and ending.verdict.wait:
             self._retry_at[attempt.job_id] = now + ending.backoff_s
         elif ending.verdict.next == "end":
@@ -376,7 +381,7 @@ class JobManager(Hands):
     def drain(self, limit_s: float) -> bool:
         """Tick until no attempt is left, at most ``limit_s``; whether that was reached. Blocks."""
         deadline = time.monotonic() + limit_s
-        while self._live and time.monotonic() < deadline:
+        while (self._live or self._groups) and time.monotonic() < deadline:
             self.tick(self._clock())
             time.sleep(0.02)
         return not self._live
