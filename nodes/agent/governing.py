@@ -129,8 +129,10 @@ class Governing:
         """Judge each unit that a rule holds back by the meter's newest reading."""
         governs = self.inputs.gpu_jobs == "certified" and self.outputs.decides == "governor"
         budget = self.outputs.budget if governs and self.state.name != "closed" else None
-        # What was read happened while no duty was set: nobody was asked to hold one.
-        unasked = self.checked.budget is None
+        if budget is not None and self.checked.budget is None:
+            # What was read happened while no duty was set: nobody was asked to hold one.
+            self.checked, self.judgement = dataclasses.replace(self.checked, budget=budget), Judgement()
+            return
         samples = []
         for unit, attempt in held_back:
             share = self._share(attempt)
@@ -139,7 +141,7 @@ class Governing:
                     unit.attempt,
                     unit.module,
                     unit.cooperative,
-                    1.0 if unasked and attempt.duty is None else attempt.duty,
+                    attempt.duty,
                     share if isinstance(share, float) else None,
                     why="" if isinstance(share, float) else share,
                 )
