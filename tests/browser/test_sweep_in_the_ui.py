@@ -42,18 +42,18 @@ def test_a_sweep_from_form_to_report(rig: Rig, page: Page, pictures: Path) -> No
         page.get_by_role("button", name="Schedule").last.click()
         page.get_by_role("button", name="Cron").click()
         dialog = page.get_by_role("dialog").last
-        dialog.locator("input[type=text]").nth(1).fill("0 22 * * *")
+        dialog.locator("input[type=text]").nth(1).fill("0 23 * * *")
         page.screenshot(path=pictures / "ui-schedule.png")
         dialog.get_by_role("button", name="Save").click()
         until(
             lambda: [
                 each
                 for each in client.read_deployment(deployment.id).schedules
-                if getattr(each.schedule, "cron", "") == "0 22 * * *"
+                if getattr(each.schedule, "cron", "") == "0 23 * * *"
             ],
             "the nightly schedule is on the server",
         )
-        page.get_by_text("10:00 PM").first.wait_for()
+        page.get_by_text("11:00 PM").first.wait_for()
 
         # now, by the form's own words
         before = set(runs())
@@ -105,5 +105,6 @@ def test_a_sweep_from_form_to_report(rig: Rig, page: Page, pictures: Path) -> No
 def choose(page: Page) -> None:
     """approve, in the form's list of decisions."""
     words = page.get_by_text("approve starts the run").first
-    words.locator("xpath=following::button[contains(@class,'select')][1]").click()
+    words.locator("xpath=following::button[contains(@class,'select')][1]").focus()
+    page.keyboard.press("ArrowDown")  # opens the list
     page.get_by_role("option", name="approve").first.click()
