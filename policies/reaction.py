@@ -83,6 +83,8 @@ class ReactionState:
     quiet_since_s: float | None = None
     measuring_since_s: float | None = None
     program: frozenset[tuple[int, int]] = frozenset()
+    known: bool = False
+    """The program's figure was known at least once; before, other work waits, which is no pause to cool down from."""
     level: Level = "free"
     now_s: float = float("-inf")
 
@@ -145,9 +147,10 @@ def _measured(state: ReactionState, signals: HarmSignals, before_s: float, limit
     now_s = state.now_s
     if signals.program and not signals.program & state.program:
         # another program, or the first sight of it
-        state = replace(state, baseline=None, quiet_since_s=None, measuring_since_s=None)
+        state = replace(state, baseline=None, quiet_since_s=None, measuring_since_s=None, known=False)
         before_s = now_s
-    state = replace(state, program=signals.program or state.program)
+    known = state.known or signals.figure is not None
+    state = replace(state, program=signals.program or state.program, known=known)
     if not limit.needs_baseline:
         return state
     if signals.fleet_ran:
@@ -177,7 +180,7 @@ def _judged(state: ReactionState, signals: HarmSignals, limit: Limit) -> Reactio
     """Harm of this sample, and what follows for the lowering and the pause."""
     now_s = state.now_s
     harm = pressure(limit, signals.figure, state.baseline)
-    if harm is None and state.measuring_since_s is not None:
+    if harm is None and (state.measuring_since_s is not None or not state.known):
         # nothing runs; what the figure will say is what is being waited for
         pause, _ = step_rule(state.pause, state.pause.active, now_s, 0.0, limit.exit_after_s, limit.cooldown)
         return replace(state, pause=pause, under_since_s=None)
@@ -205,6 +208,8 @@ def _reaction(state: ReactionState, signals: HarmSignals, limit: Limit) -> React
     if limit.needs_baseline and (state.measuring_since_s is not None or state.baseline is None):
         measures = signals.may_measure and signals.wanted
         return Reaction("paused", _why_measuring(signals), measures, harm, "PROTECTION_BASELINE")
+    if harm is None and not state.known:
+        return Reaction("paused", f"harm to it is not known yet: {signals.why}", code="PROTECTION_BASELINE")
     level = "paused" if state.pause.holds else "lowered" if state.lowered else "free"
     return Reaction(level, _words(state, signals, limit, harm), pressure=harm)
 
@@ -237,7 +242,8 @@ def _events(before: ReactionState, after: ReactionState, reaction: Reaction) -> 
     facts = {"level": reaction.level, "pressure": reaction.pressure, "why": reaction.why}
     if before.measuring_since_s is not None and after.measuring_since_s is None and after.baseline is not None:
         found.append(ReactionEvent("PROTECTION_BASELINE", {"rate": after.baseline}))
-    if before.level != after.level and after.measuring_since_s is None and before.measuring_since_s is None:
+    measured = after.measuring_since_s is None and before.measuring_since_s is None and before.known and after.known
+    if before.level != after.level and measured:
         codes: dict[Level, EventCode] = {
             "free": "PROTECTION_CALM",
             "lowered": "PROTECTION_LOWER",

@@ -20,6 +20,8 @@ from policies.sources.progress import live_rate
 
 __all__ = ["FleetNow", "HarmWatch"]
 
+# While no fleet work runs or wants to, a program's figure is read this often.
+IDLE_EVERY_S = 10.0
 _LEVELS = ("free", "lowered", "paused")
 # The program's share of device time since it was last asked for, 0..1; None: it cannot be told.
 DeviceShare = Callable[[Rule, Group], float | None]
@@ -40,6 +42,8 @@ class _Watched:
     reaction: Reaction | None = None
     stall: StallMeter | None = None
     window: ShareWindow | None = None
+    seen: tuple[bool, frozenset[tuple[int, int]]] | None = None
+    at_s: float = float("-inf")
 
 
 class HarmWatch:
@@ -59,9 +63,19 @@ class HarmWatch:
         self, rule: Rule, found: Group, active: bool, on: set[int], fleet: FleetNow, times: Timing, now_s: float
     ) -> None:
         """One sample of each ``protect`` of the rule. ``on``: indices of its phases that are on."""
+        program = frozenset((p.pid, p.start_ticks or 0) for p in found.roots)
         for key, protect, phase in protects(rule):
             watched = self._watched.setdefault(key, _Watched())
             in_force = active and (phase is None or phase in on)
+            seen = (in_force, program)
+            if (
+                not fleet.ran
+                and not fleet.other_wanted
+                and seen == watched.seen
+                and now_s - watched.at_s < IDLE_EVERY_S
+            ):
+                continue  # nothing runs that could do harm: only the baseline is kept up
+            watched.seen, watched.at_s = seen, now_s
             figure, window_s, why = (
                 self._figure(key, rule, protect, watched, found, now_s) if in_force else (None, 0.0, "")
             )
@@ -73,7 +87,7 @@ class HarmWatch:
                 window_s=window_s,
                 fleet_ran=fleet.ran,
                 wanted=fleet.other_wanted,
-                program=frozenset((p.pid, p.start_ticks or 0) for p in found.roots),
+                program=program,
                 why=why,
                 may_measure=not fleet.run_active,
             )

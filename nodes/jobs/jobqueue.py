@@ -93,6 +93,8 @@ class JobQueue:
 
     def backing_off(self) -> list[tuple[Job, float]]:
         """Jobs that wait out a retry's backoff, and the seconds that are left."""
+        if not self._retry_at:
+            return []
         now = self._clock()
         return [(job, at - now) for job in self.registry.waiting() if (at := self._retry_at.get(job.job, now)) > now]
 

@@ -229,6 +229,17 @@ def test_stall_and_share_need_no_baseline() -> None:
     assert fresh.tick(at(None), 4.0) == "paused"
 
 
+def test_a_share_that_is_not_known_yet_holds_without_a_cooldown_to_follow() -> None:
+    node = Node(STALL)
+    assert node.tick(at(None), 20.0) == "paused"
+    assert node.reaction.code == "PROTECTION_BASELINE"
+    assert node.tick(at(0.01)) == "free"
+    assert node.codes == []
+    # from here on unknown is harm
+    assert node.tick(at(None), 4.0) == "paused"
+    assert node.tick(at(0.01)) == "paused"
+
+
 def test_pressure_is_harm_over_the_target() -> None:
     assert pressure(RATE, 9.75, 10.0) == pytest.approx(0.5)
     assert pressure(RATE, 12.0, 10.0) == 0.0
