@@ -168,7 +168,7 @@ class Batch:
         self.figures.units += 1
         self.figures.unit_worst_s = max(self.figures.unit_worst_s, took_s)
         # by what it used of the device: on a CPU that others want too, waiting for it makes a unit no larger
-        self._sizer.saw(used_s, held, self.duty.scale())
+        self._sizer.saw(used_s, held, self.duty.scale(), limited=self.ctl.gpu_duty is not None)
         now_s = self._own_s()
         for slot, token in news:
             sequence = self._live[slot]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from typing import Any
 
 from envelope import BadSpec, Events
@@ -15,6 +16,7 @@ PROMPTS_MAX = 10_000_000
 TOKENS_MAX = 100_000
 # of a run with very many prompts only the first texts are kept; the digest is over all of them
 TEXTS_KEPT = 1000
+PROGRESS_EVERY_S = 1.0
 
 
 def run(ctl: Control, payload: Any, events_path: str | None) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
@@ -30,6 +32,7 @@ def run(ctl: Control, payload: Any, events_path: str | None) -> tuple[dict[str, 
     digest = hashlib.sha256()
     texts: list[str] = []
     ctl.phase("work")
+    told = time.monotonic()
     try:
         for number in range(count):
             prompt = f"prompt {number}" if isinstance(prompts, int) else prompts[number]
@@ -37,7 +40,10 @@ def run(ctl: Control, payload: Any, events_path: str | None) -> tuple[dict[str, 
             digest.update(f"{len(text)}:{text}".encode())
             if len(texts) < TEXTS_KEPT:
                 texts.append(text)
-            events.write("progress", done=number + 1, total=count, tokens=tokens, busy_s=round(duty.busy_s, 3))
+            now = time.monotonic()
+            if number in (0, count - 1) or now - told >= PROGRESS_EVERY_S:
+                told = now
+                events.write("progress", done=number + 1, total=count, tokens=tokens, busy_s=round(duty.busy_s, 3))
     finally:
         duty.close()
     result = {"texts": texts, "prompts": count, "tokens": count * tokens, "digest": "sha256:" + digest.hexdigest()}

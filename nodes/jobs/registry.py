@@ -10,6 +10,7 @@ import json
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from nodes.clock import utc_iso
@@ -33,6 +34,12 @@ _SCHEMA = (
         ended_by TEXT, verdict TEXT, cpu_s REAL, ran_s REAL NOT NULL DEFAULT 0, events TEXT, cgroup TEXT, tree TEXT)""",
     "CREATE INDEX IF NOT EXISTS attempts_open ON attempts(job) WHERE ended_at IS NULL",
     "CREATE INDEX IF NOT EXISTS jobs_open ON jobs(state) WHERE state <> 'ended'",
+)
+
+
+_LIGHT = (
+    "job, module, short, stage, NULL AS payload, timeout_s, max_attempts, feed_of, state, outcome, code, reason, remedy, "
+    "attempt, attempts, counted, soft_retries, queued_at, started_at, ended_at, NULL AS result, NULL AS failure, key"
 )
 
 
@@ -152,9 +159,9 @@ class Registry:
         return _job(rows[0]) if rows else None
 
     def jobs(self, state: str | None = None, limit: int = 1000) -> list[Job]:
-        """Newest first, without workloads."""
+        """Newest first, without workloads; payload, result and failure are left out (None), as a list shows none of them."""
         where, values = ("AND state = ?", (state, limit)) if state else ("", (limit,))
-        query = f"SELECT * FROM jobs WHERE stage NOT LIKE 'service:%' {where} ORDER BY job DESC LIMIT ?"
+        query = f"SELECT {_LIGHT} FROM jobs WHERE stage NOT LIKE 'service:%' {where} ORDER BY job DESC LIMIT ?"
         return [_job(row) for row in self._rows(query, values)]
 
     def workloads(self) -> list[Job]:
@@ -223,9 +230,16 @@ class Registry:
                 self._db.execute(f"UPDATE {table} SET {names} WHERE {key} = ?", (*change.values(), value))
 
 
+@lru_cache(maxsize=16)
+def _parsed(text: str) -> Any:
+    """A waiting job is looked at several times a tick, and its payload may be hundreds of prompts; nobody changes what comes back."""
+    return json.loads(text)
+
+
 def _job(row: sqlite3.Row) -> Job:
     values = {name: row[name] for name in row.keys()}  # noqa: SIM118 - a Row iterates over values
-    for name in ("payload", "result", "failure"):
+    values["payload"] = _parsed(values["payload"]) if values["payload"] is not None else None
+    for name in ("result", "failure"):
         values[name] = json.loads(values[name]) if values[name] is not None else None
     return Job(**values)
 

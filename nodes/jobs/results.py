@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from nodes.clock import utc_iso
 from nodes.jobs.attempt import Attempt
@@ -24,6 +24,7 @@ RESUME_BYTES_MAX = 256 << 20
 # Of jobs that have ended, so many keep their events for whoever collects them.
 EVENTS_OF_JOBS_KEPT = 100
 LINE_BYTES_MAX = 16 << 20
+COPY_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +130,25 @@ def _keep_events(jobs_dir: Path, job: int, folder: AttemptDir) -> None:
         return
     earlier = folder.work / "resume.ndjson"
     temporary = _resume_path(jobs_dir, job).with_suffix(".tmp")
-    with open(temporary, "wb") as out:
+    with open(temporary, "wb+") as out:
         for path in (earlier, source):
-            if path.is_file() and not path.is_symlink() and out.tell() < RESUME_BYTES_MAX:
-                data = path.read_bytes()
-                out.write(data[: data.rfind(b"\n") + 1])
+            if path.is_file() and not path.is_symlink():
+                _append(out, path)
         out.flush()
         os.fsync(out.fileno())
     os.replace(temporary, _resume_path(jobs_dir, job))
+
+
+def _append(out: BinaryIO, path: Path) -> None:
+    """The file's whole lines, some at a time, as it may be larger than the agent should ever be; up to the limit."""
+    whole = out.tell()
+    with open(path, "rb") as file:
+        while (room := RESUME_BYTES_MAX - out.tell()) > 0 and (data := file.read(min(room, COPY_BYTES))):
+            if (end := data.rfind(b"\n")) >= 0:
+                whole = out.tell() + end + 1
+            out.write(data)
+    out.truncate(whole)
+    out.seek(whole)
 
 
 def give_earlier_events(jobs_dir: Path, job: int, folder: AttemptDir) -> None:
@@ -150,15 +162,18 @@ def _ended_path(node_dir: Path, job: int) -> Path:
 
 def put_events_away(node_dir: Path, job: int) -> None:
     """The events of a job that has ended, where they stay until those of many later ones have come."""
-    target = _ended_path(node_dir, job)
-    target.parent.mkdir(exist_ok=True, mode=0o700)
-    try:
-        os.replace(_resume_path(node_dir / "jobs", job), target)
-    except FileNotFoundError:
+    source, target = _resume_path(node_dir / "jobs", job), _ended_path(node_dir, job)
+    if not source.exists():
         return
+    try:
+        target.parent.mkdir(exist_ok=True, mode=0o700)
+        os.replace(source, target)
+    except OSError:
+        return  # it stays where it is, and is read there
     kept = sorted((path for path in target.parent.glob("*.ndjson") if path.stem.isdigit()), key=lambda p: int(p.stem))
     for path in kept[:-EVENTS_OF_JOBS_KEPT]:
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def events_from(node_dir: Path, job: int, live: Attempt | None, after: int, limit_bytes: int) -> tuple[list[str], int]:
