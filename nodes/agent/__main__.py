@@ -16,7 +16,6 @@ from pathlib import Path
 from nodes import patience
 from nodes.agent.core import Agent
 from nodes.agent.lean import give_back_memory
-from nodes.agent.owner_verbs import OwnerVerbs
 from nodes.agent.prompt import ask_for_short_turns
 from nodes.agent.verbs import Verbs
 from nodes.client import node_dir, socket_path
@@ -115,6 +114,8 @@ async def run(
     verbs = Verbs(agent)
     servers = [RpcServer(socket_path(home, node), verbs.table())]
     if owner_socket is not None:
+        from nodes.agent.owner_verbs import OwnerVerbs
+
         served = owners | {0, os.getuid()}
         servers.append(RpcServer(owner_socket, OwnerVerbs(agent, verbs).table(), uids=served, mode=0o666))
     # The first tick judges every rule before anything is let go or admitted, and before anybody can ask.

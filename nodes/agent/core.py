@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from nodes.agent.at_once import AtOnce
 from nodes.agent.certificates import KeptCertificates
@@ -32,7 +32,6 @@ from nodes.journal import Journal
 from nodes.meters.cpu import CpuMeter, Unreadable
 from nodes.meters.device import DeviceMeters
 from nodes.modules import ModuleStore
-from nodes.sources.helper_desk import Row
 from nodes.sources.hub import SourceHub
 from nodes.sources.probe import Owner
 from nodes.sources.views import PhaseUpdate, ProgressView
@@ -43,6 +42,9 @@ from policies.refusal import Refused
 from policies.section import Section
 from policies.section.effective import for_sources
 from policies.units import Desired, NodeView, Reason, Unit, caps_in_force, desired, duties, is_lowered
+
+if TYPE_CHECKING:
+    from nodes.sources.helper_rows import Row
 
 __all__ = ["TICK_S", "Agent", "TestedUnit", "covered_s"]
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from nodes.rpc import Peer, Verb
-from nodes.sources.helper_desk import HELPER_BEATS_S, rows_of
+from nodes.sources.helper_desk import HELPER_BEATS_S
+from nodes.sources.helper_rows import rows_of
 from nodes.sources.probe import Owner
 from policies.refusal import Refused
 from policies.section.sources import JsonlEventPhase, JsonlFieldPhase, JsonlProgress, LogProgress

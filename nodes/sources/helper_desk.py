@@ -9,48 +9,21 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
-
-from pydantic import BaseModel, ConfigDict, Field
+from typing import TYPE_CHECKING, Literal
 
 from nodes.sources.views import PhaseUpdate
 from policies.sources.meaning import PhaseState
 from policies.sources.progress import ProgressTrack
 
-__all__ = ["HELPER_BEATS_S", "STALE_S", "Helped", "HelperDesk", "Row", "Source", "below", "rows_of"]
+if TYPE_CHECKING:
+    from nodes.sources.helper_rows import Row
+
+__all__ = ["HELPER_BEATS_S", "STALE_S", "Helped", "HelperDesk", "Source", "below"]
 
 HELPER_BEATS_S = 1.0
 STALE_S = 5.0
-MAX_POINTS = 5000
 
 Key = tuple[str, Literal["progress", "phase"], int]
-
-
-class Row(BaseModel):
-    """One source in a report. No field can hold what a line says.
-
-    Attributes:
-        points: (monotonic seconds, events since the point before) that came since the last report; -1 events: what
-            happened since the point before cannot be known.
-        mtime_s: the file's modification time; line_s: the newest line's own stamp, where it told of the phase.
-    """
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-    rule: str = Field(max_length=200)
-    role: Literal["progress", "phase"]
-    index: int = Field(ge=0, le=10_000)
-    readable: bool
-    why: str = Field(default="", max_length=500)
-    state: PhaseState = "on"
-    counts: Literal["events", "counter"] = "events"
-    points: list[tuple[float, float]] = Field(default_factory=list, max_length=MAX_POINTS)
-    mtime_s: float | None = None
-    line_s: float | None = None
-
-    @property
-    def key(self) -> Key:
-        return self.rule, self.role, self.index
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +121,3 @@ class HelperDesk:
         code = "PROTECTION_SOURCE_NEEDS_HELPER" if how == "tick" else ""
         path = self._sources[row.key].pattern
         return PhaseUpdate(row.rule, row.index, before, after, how, row.mtime_s, row.line_s, now_s, path, why, code)
-
-
-def rows_of(raw: Sequence[Any]) -> list[Row]:
-    """Checked rows. Raises ``pydantic.ValidationError``."""
-    return [Row.model_validate(each) for each in raw]

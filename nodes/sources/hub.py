@@ -10,13 +10,13 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nodes.clock import monotonic_s
 from nodes.sources import matching
 from nodes.sources.feed import Feed, Phase, Progress
 from nodes.sources.follower import Follower
-from nodes.sources.helper_desk import HelperDesk, Row, Source
+from nodes.sources.helper_desk import HelperDesk, Source
 from nodes.sources.probe import Owner, Probe
 from nodes.sources.programs import ProgramPhase, ProgramPhases
 from nodes.sources.views import How, PhaseUpdate, PhaseView, ProgressView
@@ -34,6 +34,9 @@ from policies.section.sources import (
 from policies.sources.meaning import PhaseMeaning, ProgressMeaning
 from policies.sources.progress import ProgressTrack, live_rate
 from policies.sources.timed import check_timed
+
+if TYPE_CHECKING:
+    from nodes.sources.helper_rows import Row
 
 __all__ = ["SourceHub"]
 
