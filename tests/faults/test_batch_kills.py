@@ -33,6 +33,8 @@ RECOVER_S = 900.0
 @pytest.fixture
 def owner(tmp_path: Path) -> Iterator[Owner]:
     found = Owner(tmp_path)
+    # At idle priority a flow on a busy machine takes minutes to start; that it is lowered has a test of its own.
+    found.env["COTENANT_FLOW_PRIORITY"] = "normal"
     yield found
     found.types("down", limit_s=180)
     found.rig.stop()
