@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import textwrap
 
 from policies.report.sweep import SweepReport
 from tasks.drawing import COLOURS, few_colours, new_figure, style
@@ -16,7 +17,7 @@ TONES = {"passed": "good", "not passed": "harm", "open": "open"}
 def sweep_png(report: SweepReport) -> bytes:
     """A level that was not run is marked on the axis and has no point; one without an estimate says so."""
     with style():
-        figure = new_figure(False, 3.6)
+        figure = new_figure(False, 4.2)
         axes = figure.add_subplot()
         bound = 100.0 * (1.0 - report.margin)
         known = [row for row in report.rows if row.R is not None and row.lo is not None and row.hi is not None]
@@ -47,8 +48,9 @@ def sweep_png(report: SweepReport) -> bytes:
             label = row.state if row.ending is None else "passed" if row.passed else row.ending
             axes.annotate(
                 label,
-                (row.level, high),
-                xytext=(0, -3),
+                (row.level, 1.0),
+                xycoords=("data", "axes fraction"),
+                xytext=(0, -2),
                 textcoords="offset points",
                 rotation=90,
                 ha="center",
@@ -57,7 +59,7 @@ def sweep_png(report: SweepReport) -> bytes:
                 color=colour,
             )
         levels = [row.level for row in report.rows]
-        axes.set(xlim=(0.0, max(levels) + 0.08), ylim=(low, high + pad * 2.2))
+        axes.set(xlim=(0.0, max(levels) + 0.08), ylim=(low, high + (high - low) * 0.5))
         axes.set_xticks(levels, [f"{level:g}" for level in levels])
         axes.set_xlabel("duty")
         axes.set_ylabel("speed with fleet work, of its speed without", color=COLOURS["soft"], fontsize=8.5)
@@ -65,7 +67,14 @@ def sweep_png(report: SweepReport) -> bytes:
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
         tone = "good" if report.certified is not None else "harm" if report.state == "stopped" else "open"
-        figure.suptitle(report.sentence, x=0.012, ha="left", fontsize=11, fontweight="bold", color=COLOURS[tone])
+        figure.suptitle(
+            "\n".join(textwrap.wrap(report.sentence, 80)),
+            x=0.012,
+            ha="left",
+            fontsize=10.5,
+            fontweight="bold",
+            color=COLOURS[tone],
+        )
         out = io.BytesIO()
         figure.savefig(out, format="png", dpi=110, facecolor=COLOURS["paper"])
         return few_colours(out)

@@ -90,8 +90,6 @@ def test_a_sweep_from_form_to_report(rig: Rig, page: Page, pictures: Path) -> No
         # and its report, with the picture
         mine = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[flow_run]))
         artifacts = {str(each.type): each for each in client.read_artifacts(artifact_filter=mine)}
-    page.goto(f"{base}/runs/flow-run/{flow_run}?tab=Artifacts")
-    page.get_by_text("R with its interval against duty").first.wait_for()
     page.goto(f"{base}/artifacts/artifact/{artifacts['markdown'].id}")
     page.get_by_text("Duty sweep of cpu beside trainer").first.wait_for()
     page.screenshot(path=pictures / "ui-report.png")
