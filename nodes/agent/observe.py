@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from nodes.agent.at_once import Paused
 from nodes.agent.harm import FleetNow, HarmWatch
-from nodes.agent.program_use import footprint_bytes, held_bytes
+from nodes.agent.program_use import CpuUse, footprint_bytes, held_bytes
 from nodes.capacity import usable_cores
 from nodes.clock import monotonic_s
 from nodes.identity import ProcessId
@@ -35,20 +34,8 @@ from policies.units import NodeView, PhaseView, RuleView, RunView
 
 __all__ = ["Observer"]
 
-# A program uses the CPU as a device above this many cores (``protection.md``).
-DEVICE_USE_CORES = 0.05
-# A program that paused between steps still counts as using the device for this long.
-DEVICE_USE_KEPT_S = 60.0
 PHASE_ON = ("on",)
 NOTHING: Mapping[int, Paused] = {}
-
-
-@dataclass(slots=True)
-class _Use:
-    """Whether a rule's program uses the duty device: when it last did, and whether the newest reading could tell."""
-
-    used_at_s: float | None = None
-    known: bool = False
 
 
 class Observer:
@@ -66,7 +53,7 @@ class Observer:
         self._guard = GuardState()
         self._groups: dict[str, Group] = {}
         self._states: dict[str, RuleState] = {}
-        self._use: dict[str, _Use] = {}
+        self._use: dict[str, CpuUse] = {}
         self._phases: dict[tuple[str, int], bool] = {}
         self._begun: dict[str, int] = {}
         self.latencies: dict[tuple[str, int], Latencies] = {}
@@ -222,11 +209,9 @@ class Observer:
             shares = {} if self.devices is None else self.devices.shares([p.pid for p in found.holding], now_s)
             self._device_use_of[rule.id] = step_use(self._device_use_of.get(rule.id, UseState()), shares, now_s)
             return
-        use = self._use.setdefault(rule.id, _Use())
         cores = self.table.cpu_cores_used([p.pid for p in found.holding], now_s)
-        use.known = cores is not None
-        if cores is not None and cores > DEVICE_USE_CORES:
-            use.used_at_s = now_s
+        program = ((p.pid, p.start_ticks or 0) for p in found.holding)
+        self._use.setdefault(rule.id, CpuUse()).read(cores, program, now_s)
 
     def _say_source(self, rule: Rule) -> None:
         if not self.hub.has_progress(rule.id):
@@ -322,11 +307,7 @@ class Observer:
         if self._section.node.duty_device == "gpu":
             return self._gpu_use(rule, now_s).uses
         use = self._use.get(rule)
-        if use is None or not use.known:
-            # What was seen lately stays true while the reading is renewed (a child that came or went).
-            lately = use is not None and use.used_at_s is not None and now_s - use.used_at_s <= DEVICE_USE_KEPT_S
-            return True if lately else None
-        return use.used_at_s is not None and now_s - use.used_at_s <= DEVICE_USE_KEPT_S
+        return None if use is None else use.now(now_s)
 
     def _phase_views(self, rule: Rule, how: str) -> tuple[PhaseView, ...]:
         found = []

@@ -5,11 +5,57 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
+from nodes.meters.reading import Unreadable
+from nodes.meters.stall import StallMeter
+from policies.devices import DEVICE_USE_KEPT_S
 from policies.rules import ProcInfo
 
-__all__ = ["footprint_bytes", "held_bytes"]
+__all__ = ["CpuUse", "footprint_bytes", "held_bytes"]
 
+# A program uses the CPU as a device above this many cores (``protection.md``).
+DEVICE_USE_CORES = 0.05
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class CpuUse:
+    """Whether a rule's program uses the CPU, the duty device of its node.
+
+    A program that fleet work starves uses little and is the last that may be taken for idle: where it used no more than a
+    twentieth of a core, what it waited for counts as well.
+    """
+
+    def __init__(self) -> None:
+        self._used_at_s: float | None = None
+        self._known = False
+        self._waits = StallMeter()
+        self._read_at_s: float | None = None
+        self._wanted: float | None = None
+
+    def read(self, cores: float | None, program: Iterable[tuple[int, int]], now_s: float) -> None:
+        """``cores``: used by its processes since the last reading, None unknown. ``program``: (pid, start ticks) of them."""
+        if cores is not None and cores <= DEVICE_USE_CORES:
+            cores = self._wanted_cores(program, now_s)
+        self._known = cores is not None
+        if cores is not None and cores > DEVICE_USE_CORES:
+            self._used_at_s = now_s
+
+    def now(self, now_s: float) -> bool | None:
+        """None: it cannot be told, which counts as use.
+
+        What was seen lately stays true: between two steps, and while the reading is renewed (a child that came or went).
+        """
+        if self._used_at_s is not None and now_s - self._used_at_s <= DEVICE_USE_KEPT_S:
+            return True
+        return False if self._known else None
+
+    def _wanted_cores(self, program: Iterable[tuple[int, int]], now_s: float) -> float | None:
+        if self._waits.due(now_s):
+            reading, before_s, self._read_at_s = self._waits.read(program, now_s), self._read_at_s, now_s
+            if isinstance(reading, Unreadable) or before_s is None or now_s <= before_s:
+                self._wanted = None
+            else:
+                self._wanted = reading[1] / (now_s - before_s)
+        return self._wanted
 
 
 def _statm(pid: int, proc: str) -> tuple[int, int] | None:

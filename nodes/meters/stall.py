@@ -1,7 +1,8 @@
 """How long a program's threads waited for a CPU that they wanted: the kernel's scheduler delay, from schedstat.
 
 ``/proc/PID/task/TID/schedstat`` holds nanoseconds on a CPU, nanoseconds runnable and waiting, and the number of stretches.
-The file of the process itself is its first thread's alone, so every thread is read.
+The file of the process itself is its first thread's alone, so every thread is read. The kernel books a wait only when it is
+over, so a thread whose figures stand still and that is runnable (state R) has waited all along: it is starved, not asleep.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from nodes.meters.cpu import Unreadable
 
 __all__ = ["StallMeter"]
 
-# One reading of a thread costs about 15 µs; a program with many threads is read so much more rarely.
-THREAD_COST_S = 15e-6
+# One look into a file of a thread costs about 15 µs; a program with many threads is read so much more rarely.
+LOOK_COST_S = 15e-6
 COST_SHARE = 0.0005
 _NS = 1e9
 
@@ -29,6 +30,8 @@ class StallMeter:
         self._seen: dict[Thread, tuple[int, int]] = {}
         self._processes: set[tuple[int, int]] = set()
         self._begun = False
+        self._read_at_s = 0.0
+        self._booked_ahead: dict[Thread, int] = {}  # of a wait that goes on, what was told already
         self._due_s = float("-inf")
 
     def due(self, now_s: float) -> bool:
@@ -49,22 +52,45 @@ class StallMeter:
         except OSError as error:
             self._begun = False
             return Unreadable(f"scheduler delay cannot be read: {error.strerror or error}")
-        self._due_s = now_s + max(0.0, len(found) * THREAD_COST_S / COST_SHARE)
+        since_s, self._read_at_s = now_s - self._read_at_s, now_s
         before, self._seen = self._seen, found
         known, self._processes = self._processes, set(members)
+        self._due_s = now_s + len(found) * LOOK_COST_S / COST_SHARE
         if not self._begun:
-            self._begun = True
+            self._begun, self._booked_ahead = True, {}
             return Unreadable("first reading: no baseline yet")
         if found and not any(run for run, _ in found.values()):
             return Unreadable("the kernel keeps no scheduler statistics")
         waited = wanted = 0
+        ahead: dict[Thread, int] = {}
         for thread, (run, wait) in found.items():
             # a thread that is new in a known process began since; of a process that is new only from here on
             had = before.get(thread, (0, 0) if (thread[0], thread[1]) in known else (run, wait))
-            more = max(0, wait - had[1])
+            told = self._booked_ahead.get(thread, 0)
+            if had == (run, wait) and thread in before and self._is_runnable(thread):
+                more = int(since_s * _NS)
+                ahead[thread] = told + more
+            else:
+                more = max(0, wait - had[1] - told)
             waited += more
             wanted += more + max(0, run - had[0])
+        still = sum(1 for thread in found if before.get(thread) == found[thread])
+        self._due_s = now_s + (len(found) + still) * LOOK_COST_S / COST_SHARE
+        self._booked_ahead = ahead
         return waited / _NS, wanted / _NS
+
+    def _is_runnable(self, thread: Thread) -> bool:
+        try:
+            fd = os.open(f"{self._proc}/{thread[0]}/task/{thread[2]}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            raw = os.read(fd, 512)
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
+        return raw[raw.rfind(b")") + 2 :][:1] == b"R"
 
     def _threads(self, pid: int, ticks: int) -> dict[Thread, tuple[int, int]]:
         found: dict[Thread, tuple[int, int]] = {}

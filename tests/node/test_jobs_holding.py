@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from nodes.agent.__main__ import take_lock
+from nodes.agent.process import take_lock
 from nodes.jobs.cgroup import Group, make_group, parents
 from policies.refusal import Refused
 from tests.node.jobs_rig import Rig, cpu_ticks, foreign, state_of, wait_for

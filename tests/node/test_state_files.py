@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from nodes.agent.__main__ import take_lock
 from nodes.agent.core import Agent
+from nodes.agent.process import take_lock
 from nodes.journal import Journal
 from tests.node.agent_rig import wait_for
 from tests.node.jobs_rig import state_of
@@ -31,7 +31,7 @@ def test_case_121_a_live_strangers_pid_in_the_lock_file_is_no_owner(tmp_path: Pa
     assert taken is not None
     # and whoever has it keeps it, whatever the file says
     lock.write_text("999999999\n")
-    code = "import sys; from pathlib import Path; from nodes.agent.__main__ import take_lock; print(take_lock(Path(sys.argv[1]), 'local'))"
+    code = "import sys; from pathlib import Path; from nodes.agent.process import take_lock; print(take_lock(Path(sys.argv[1]), 'local'))"
     second = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
     assert second.stdout.strip() == "None"
     os.close(taken)
@@ -39,7 +39,7 @@ def test_case_121_a_live_strangers_pid_in_the_lock_file_is_no_owner(tmp_path: Pa
 
 def test_case_123_no_child_keeps_the_lock_of_an_agent_that_died(tmp_path: Path) -> None:
     code = (
-        "import subprocess, sys\nfrom pathlib import Path\nfrom nodes.agent.__main__ import take_lock\n"
+        "import subprocess, sys\nfrom pathlib import Path\nfrom nodes.agent.process import take_lock\n"
         "assert take_lock(Path(sys.argv[1]), 'local') is not None\n"
         "print(subprocess.Popen(['sleep', '600'], stdout=subprocess.DEVNULL).pid, flush=True)\nsys.stdin.read()\n"
     )
