@@ -232,7 +232,7 @@ class Agent:
         """Between ticks: graces, confirmations and ends of attempts. Only while the ticks themselves succeed: the bytes that
         keep launchers from holding their runners must not go on when nobody judges any more.
         """
-        if monotonic_s() - self.ticked_s > 2 * TICK_S:
+        if not self.jobs.attempts() or monotonic_s() - self.ticked_s > 2 * TICK_S:
             return
         before = [attempt.attempt_id for attempt in self.jobs.attempts()]
         self.jobs.tick(monotonic_s())

@@ -69,6 +69,7 @@ class Governing:
         self.governed: Governed | None = None
         self._works: dict[str, Work] = {}
         self._kept: dict[str, Any] = {}
+        self._seen: tuple[GovernorState, ComplianceState] | None = None
         self._fresh = False
         self._resume()
 
@@ -226,6 +227,9 @@ class Governing:
 
     def _keep(self) -> None:
         """Written when something happened; a disk that is full costs the next process its memory, nothing else."""
+        if self._seen == (self.state, self.checked):
+            return
+        self._seen = (self.state, self.checked)
         kept = {
             "boot_id": boot_id(),
             "pace": self.pace,
@@ -238,6 +242,7 @@ class Governing:
             self.agent.journal.set_fact(FACT, kept)
             self._kept = kept
         except sqlite3.Error as error:
+            self._seen = None
             log.warning("the governor's state cannot be kept: %s", error)
 
     # -- for people -------------------------------------------------------------------------------------------------

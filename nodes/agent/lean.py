@@ -12,8 +12,9 @@ __all__ = ["give_back_memory"]
 def give_back_memory() -> None:
     """Collect what start-up left, keep the rest out of later collections, and return free pages to the system.
 
-    Importing and building the models leaves about 3 MiB of holes in the C library's heap, which it keeps for good unless
-    asked (``malloc_trim`` is glibc's; elsewhere nothing is returned).
+    Called when start-up is over, and once more after the first judgements. Importing and building the models leaves about
+    3 MiB of holes in the C library's heap, which it keeps for good unless asked (``malloc_trim`` is glibc's; elsewhere
+    nothing is returned).
     """
     gc.collect()
     gc.freeze()

@@ -27,6 +27,7 @@ log = logging.getLogger("cotenant.agent")
 NODE_NAME = re.compile(r"^[a-z0-9][a-z0-9_.-]{0,62}$", re.IGNORECASE)
 SHUTDOWN_WITHIN_S = 45.0
 JOB_STEP_MIN_S = 0.05
+SETTLED_AFTER_S = 10.0
 
 
 def main() -> int:
@@ -148,6 +149,7 @@ def ready(agent: Agent) -> None:
     """The modules are known: judge what waits for them. From here on the agent only ticks."""
     agent.evaluate("tick")
     give_back_memory()
+    asyncio.get_running_loop().call_later(SETTLED_AFTER_S, give_back_memory)
 
 
 async def tick_for_ever(agent: Agent) -> None:
