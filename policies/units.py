@@ -263,7 +263,7 @@ def reasons(unit: Unit, node: NodeView) -> tuple[Reason, ...]:
     if node.mode != "fleet_first":
         found += _reaction_reasons(unit, node, exempt)
     if node.run is not None:
-        found += _run_reasons(unit, node.run)
+        found += _run_reasons(unit, node.run) or _elsewhere(unit, node)
     elif unit.feed_of is not None:
         found.append(Reason("RUN_HOLD", f"it feeds run {unit.feed_of}, which does not run now", action="evict"))
     return tuple(found)
@@ -345,6 +345,17 @@ def _run_reasons(unit: Unit, run: RunView) -> list[Reason]:
     return []
 
 
+def _elsewhere(unit: Unit, node: NodeView) -> list[Reason]:
+    """Work under test that was put on a device which the program of the run's rule does not use would prove nothing."""
+    run = node.run
+    if run is None or not unit.device or unit.devices is None or not run.tests(unit):
+        return []
+    rule = next((rule for rule in node.rules if rule.id == run.rule), None)
+    if rule is None or not rule.devices or unit.devices & rule.devices:
+        return []
+    return [Reason("RUN_HOLD", f"run {run.run} measures it beside the program, which uses another device", run=True)]
+
+
 def duties(units: Sequence[Unit], node: NodeView) -> dict[str, float]:
     """Duty of each unit: equal shares of a run's grant among those that may run, or of the governor's budget."""
     if node.run is None:
@@ -354,6 +365,8 @@ def duties(units: Sequence[Unit], node: NodeView) -> dict[str, float]:
     if node.run.part != "grant" or node.run.duty is None:
         return {}
     sharing = [unit for unit in units if unit.cooperative and node.run.tests(unit) and not reasons(unit, node)]
+    # A duty is of the device: work off it (``--work all``) takes none of it away, unless there is nothing else.
+    sharing = [unit for unit in sharing if unit.device] or sharing
     return {unit.attempt: node.run.duty / len(sharing) for unit in sharing}
 
 

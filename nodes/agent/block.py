@@ -164,11 +164,13 @@ class BlockRunner:
 
     async def _window(self, position: int) -> WindowRow:
         spec, agent, run = self.spec, self.agent, self.run
-        started_at, begin = utc_iso(), self._edge()
+        # ON counts only what was beside the program: the same devices at both edges. OFF counts all there is.
+        only = agent.program_devices(spec.rule) if run.part == "grant" else None
+        started_at, begin = utc_iso(), self._edge(None, only)
         if self.collapse is not None:
             self.collapse.window_began(begin.at_s, self.agent.progress(spec.rule).track)
         await self._until("window", begin.at_s + spec.window_s)
-        end = self._edge(begin.at_s)
+        end = self._edge(begin.at_s, only)
         track = agent.progress(spec.rule).track
         longest = track.longest_step_s
         limit_s = min(CLOSING_MAX_S, max(CLOSING_MIN_S, 2.0 * (longest or 0.0)))
@@ -182,8 +184,11 @@ class BlockRunner:
         events = counted.events if whole else None
         ran_s = agent.work_ran_s(run, begin.at_s, end.at_s) if run.part == "grant" else 0.0
         units = self._units(begin, end, length_s)
-        shares = [unit.share for unit in units]
-        unknown = next((u.unknown_reason for u in units if u.share is None), None)
+        dosed = units
+        if run.part == "grant" and agent.tests_device_work(run):
+            dosed = tuple(unit for unit in units if end.units[unit.attempt].device)
+        shares = [unit.share for unit in dosed]
+        unknown = next((u.unknown_reason for u in dosed if u.share is None), None)
         return WindowRow(
             run=run.run,
             block=self.number,
@@ -239,8 +244,8 @@ class BlockRunner:
 
     # -- readings ---------------------------------------------------------------------------------------------------
 
-    def _edge(self, since_s: float | None = None) -> _Edge:
-        return _Edge(monotonic_s(), self.agent.busy_totals(self.run, since_s))
+    def _edge(self, since_s: float | None, only: frozenset[str] | None) -> _Edge:
+        return _Edge(monotonic_s(), self.agent.busy_totals(self.run, since_s, only))
 
     @staticmethod
     def _units(begin: _Edge, end: _Edge, length_s: float) -> tuple[UnitDose, ...]:

@@ -58,7 +58,9 @@ How = Literal["tick", "event", "poll"]
 
 @dataclass(frozen=True, slots=True)
 class TestedUnit:
-    """What a window's dose needs to know of a unit under test. ``busy_s``: metered device seconds since it started."""
+    """What a window's dose needs to know of a unit under test. ``busy_s``: metered device seconds since it started;
+    ``device``: it is device work.
+    """
 
     module: str
     stage: str
@@ -66,6 +68,7 @@ class TestedUnit:
     duty: float | None
     busy_s: float | Unreadable
     digest: str | None
+    device: bool = True
 
 
 def covered_s(spans: Sequence[tuple[float, float]], begin_s: float, end_s: float) -> float:
@@ -567,14 +570,26 @@ class Agent:
                 spans += [(max(start, begun), end_s if end is None else end) for start, end in attempt.transitions]
         return covered_s(spans, begin_s, end_s)
 
-    def busy_totals(self, run: ActiveRun, since_s: float | None = None) -> dict[str, TestedUnit]:
-        """Metered seconds so far of each unit under test, by attempt; ``since_s``: also of those that ended since."""
+    def program_devices(self, rule: str) -> frozenset[str] | None:
+        """The GPUs that the rule's program uses, or may use; None: it may be any."""
+        return next((each.devices for each in self.view.rules if each.id == rule), None) or None
+
+    def tests_device_work(self, run: ActiveRun) -> bool:
+        """Whether some of the work under test is device work: then the dose is what that held of the device."""
+        return any(self.is_device(str(item.get("gpu_use"))) for item in self.runs.record(run.run).get("work") or ())
+
+    def busy_totals(
+        self, run: ActiveRun, since_s: float | None = None, only: frozenset[str] | None = None
+    ) -> dict[str, TestedUnit]:
+        """Metered seconds so far of each unit under test, by attempt; ``since_s``: also of those that ended since;
+        ``only``: of GPUs, these.
+        """
         tested = self.tested(run)
         totals = dict(self.meter.total({a.attempt_id: self.jobs.tree(a.attempt_id) for a in tested}))
         on_gpu = [a.attempt_id for a in tested if self.on_gpu(a.module, a.stage)]
         if on_gpu:
             self.gpus.read_now()
-            totals |= {name: self.gpus.total(name, since_s) for name in on_gpu}
+            totals |= {name: self.gpus.total(name, since_s, only) for name in on_gpu}
         found = {a.attempt_id: self._tested_unit(a, totals[a.attempt_id]) for a in tested}
         if since_s is not None:
             view = run.view()
@@ -582,7 +597,7 @@ class Agent:
                 if view.tests(self.unit(attempt)):
                     busy: float | Unreadable = Unreadable("it ended unseen") if attempt.cpu_s is None else attempt.cpu_s
                     if self.on_gpu(attempt.module, attempt.stage):
-                        busy = self.gpus.total(attempt.attempt_id, since_s)
+                        busy = self.gpus.total(attempt.attempt_id, since_s, only)
                     found[attempt.attempt_id] = self._tested_unit(attempt, busy)
         return found
 
@@ -590,7 +605,8 @@ class Agent:
         bundle = self.jobs.registry.bundle_of(attempt.attempt_id)
         digest = None if bundle is None else Path(bundle).name
         cores = 1.0 if self.on_gpu(attempt.module, attempt.stage) else attempt.cores  # of a GPU a unit has one whole
-        return TestedUnit(attempt.module, attempt.stage, cores, attempt.duty, busy_s, digest)
+        device = self._device_work(attempt.module, attempt.stage)
+        return TestedUnit(attempt.module, attempt.stage, cores, attempt.duty, busy_s, digest, device)
 
     # -- pulses -----------------------------------------------------------------------------------------------------
 

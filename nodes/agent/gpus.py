@@ -77,8 +77,8 @@ class Gpus:
     def share(self, attempt: str) -> float | Unreadable:
         return self.meters.unit_share(attempt)
 
-    def total(self, attempt: str, since_s: float | None) -> float | Unreadable:
-        return self.meters.unit_total(attempt, since_s)
+    def total(self, attempt: str, since_s: float | None, only: Collection[str] | None = None) -> float | Unreadable:
+        return self.meters.unit_total(attempt, since_s, only)
 
     # -- which unit is where ----------------------------------------------------------------------------------------
 

@@ -41,7 +41,7 @@ def revive(row: AttemptRow, job: Job, jobs_dir: Path, guard: Guard, now: float) 
         lowering=Lowering(guard.owns),
         group=_group(row),
         spawned_mono_s=now,
-        duty=row.duty,
+        duty=_duty(folder, row.duty),
         threads=_threads(folder),
         # a launcher that does not stand in its row was never given the word to start anything
         launcher=row.launcher,
@@ -76,6 +76,15 @@ def _told(folder: AttemptDir, name: str, attempt_id: str) -> ProcessId | None:
     if told is None or told.get("attempt_id") != attempt_id:
         return None
     return ProcessId.from_dict(told)
+
+
+def _duty(folder: AttemptDir, kept: float | None) -> float | None:
+    """What the runner was told: an agent that died between the document and its row leaves the row behind."""
+    told = read_document(folder.control)
+    if told is None:
+        return kept
+    duty = told.get("gpu_duty")
+    return float(duty) if isinstance(duty, (int, float)) else None
 
 
 def _threads(folder: AttemptDir) -> int | None:

@@ -286,7 +286,18 @@ class DeviceMeters:
                 continue
             used = reading.use(pids)
             found[device.key] = (_part(used.busy_s, reading.span_s), used.why)
+        unlisted = self._unlisted()
+        if found and unlisted is not None:
+            found["nvidia"] = (0.0, unlisted)
         return found
+
+    def _unlisted(self) -> str | None:
+        """Why NVIDIA's devices are not among those that are listed, though there may be some; None: they are, or none is."""
+        if any(device.kind == "nvml" for device in self.devices):
+            return None
+        if self._probe is not None and self._inventory is None:
+            return "the GPU driver is still being probed"
+        return self._down or None
 
     def share(self, pids: Collection[int], now_s: float) -> float | Unreadable:
         """The largest share of a device's time that these processes used together."""
@@ -301,18 +312,20 @@ class DeviceMeters:
         kept = self._units.get(name)
         return NO_BASELINE if kept is None else kept.share
 
-    def unit_total(self, name: str, since_s: float | None = None) -> float | Unreadable:
+    def unit_total(
+        self, name: str, since_s: float | None = None, only: Collection[str] | None = None
+    ) -> float | Unreadable:
         """Device seconds of a unit since it began to be read, up to the driver's newest sample.
 
         For the difference of two moments; ``since_s`` (monotonic): unreadable where a reading since then was. Of a unit
-        that ended: up to the last reading before its end.
+        that ended: up to the last reading before its end. ``only``: of these devices.
         """
         kept = self._units.get(name) or self._ended.get(name)
         if kept is None:
             return Unreadable("it was never read")
         if kept.gap_s is not None and since_s is not None and kept.gap_s >= since_s:
             return Unreadable(kept.gap_why)
-        return max(kept.busy_s.values(), default=0.0)
+        return max((busy for key, busy in kept.busy_s.items() if only is None or key in only), default=0.0)
 
     def memory(self, key: str) -> Memory:
         reading = self._readings.get(key)

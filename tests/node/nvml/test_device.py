@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from nodes.meters.device import OLD_S, DeviceMeters, UnitPids
+from nodes.meters.device import OLD_S, Device, DeviceMeters, UnitPids
 from nodes.meters.reading import Unreadable
+from policies.devices import UseState, device_use, step_use
 from tests.node.agent_rig import wait_for
 from tests.node.nvml.rig import MIB, Driver, FakeProc
 
@@ -131,3 +132,19 @@ def test_nothing_is_read_where_there_is_no_sign_of_a_device(tmp_path: Path, monk
     assert (meters.present, meters.devices, meters.shares([1], 1.0)) == (False, (), {})
     assert isinstance(meters.unit_share("a"), Unreadable)
     assert isinstance(meters.share([1], 1.0), Unreadable)
+
+
+def test_a_driver_that_is_not_known_yet_or_down_leaves_it_open_what_a_program_uses(rig: Rig) -> None:
+    """Beside a second GPU that reads: the program may be on those that are not listed."""
+    other = Device("0000:00:02.0", "i915 0000:00:02.0", "drm", "i915")
+    rig.meters.devices = (other,)
+    probed = rig.meters.shares([PROGRAM], rig.now_s)
+    assert any("probed" in (why or "") for _, why in probed.values())
+    assert isinstance(rig.meters.share([PROGRAM], rig.now_s), Unreadable)
+    rig.meters.devices = ()
+    rig.up("init 18")
+    rig.meters.devices = (other,)
+    assert rig.meters.down is not None
+    assert (0.0, rig.meters.down[0]) in rig.meters.shares([PROGRAM], rig.now_s).values()
+    state = step_use(UseState(), {**rig.meters.shares([PROGRAM], rig.now_s), other.key: (0.0, None)}, rig.now_s)
+    assert device_use(state, rig.now_s).uses is None
