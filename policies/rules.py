@@ -216,14 +216,25 @@ def groups(
     exclude_pids: Collection[int] = (),
     known: Verdicts | None = None,
 ) -> dict[str, Group]:
-    """Rule id -> group, for the rules of one section. Processes of an ``ignore`` rule are seen by no other rule.
+    """Rule id -> group, for the rules in force. Processes of an ``ignore`` rule are seen by no other rule of its scope.
 
-    Only certain matches are ignored: a process that cannot be judged still counts for holding.
+    Only certain matches are ignored: a process that cannot be judged still counts for holding. What one scope ignores
+    the other may protect, and then it is protected: the stricter of both wins.
     """
     snapshot = tuple(procs)
     ignoring = {rule.id: group(rule, snapshot, exclude_pids, known) for rule in rules if rule.ignore}
-    hidden = set(exclude_pids) | {proc.pid for found in ignoring.values() for proc in found.members}
-    return {rule.id: ignoring[rule.id] if rule.ignore else group(rule, snapshot, hidden, known) for rule in rules}
+    hidden = {fleets: set(exclude_pids) for fleets in (False, True)}
+    for name, found in ignoring.items():
+        hidden[_is_fleets(name)] |= {proc.pid for proc in found.members}
+    return {
+        rule.id: ignoring[rule.id] if rule.ignore else group(rule, snapshot, hidden[_is_fleets(rule.id)], known)
+        for rule in rules
+    }
+
+
+def _is_fleets(rule_id: str) -> bool:
+    """Whether the rule is of the fleet's section: its key says so (``policies.section.strictest``), and no id has a colon."""
+    return rule_id.startswith("fleet:")
 
 
 def _fork_of_match(proc: ProcInfo, table: Mapping[int, ProcInfo], certain: Collection[int]) -> bool:

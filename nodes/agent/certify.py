@@ -59,9 +59,13 @@ class Certifier:
     def end(self, run: str, ending: str, reason: str | None, verdict: dict[str, Any] | None) -> dict[str, Any]:
         """Close the run. Harm that it showed revokes what was certified for the same work at that duty or more."""
         agent = self.agent
+        rested = agent.runs.active is not None and agent.runs.active.resting
         record = agent.runs.end(run, ending, reason, verdict)
         agent.end_feed(run)
-        agent.evaluate("tick")
+        if rested:
+            agent.tick()  # nothing was looked at while it rested: a program may have come meanwhile
+        else:
+            agent.evaluate("tick")
         agent.pulse()
         self._revoke(record)
         return record

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from nodes.agent.at_once import Paused
 from nodes.agent.harm import FleetNow, HarmWatch
-from nodes.agent.program_use import CpuUse, footprint_bytes, held_bytes
+from nodes.agent.program_use import CpuUse, WantedCores, footprint_bytes, held_bytes
 from nodes.capacity import usable_cores
 from nodes.clock import monotonic_s
 from nodes.identity import ProcessId
@@ -54,6 +55,7 @@ class Observer:
         self._groups: dict[str, Group] = {}
         self._states: dict[str, RuleState] = {}
         self._use: dict[str, CpuUse] = {}
+        self._wanted: dict[str, WantedCores] = {}
         self._phases: dict[tuple[str, int], bool] = {}
         self._begun: dict[str, int] = {}
         self.latencies: dict[tuple[str, int], Latencies] = {}
@@ -78,14 +80,23 @@ class Observer:
 
     def configure(self, section: Section) -> None:
         """A new section: rules that stay keep their timing; the rest starts anew, protected at once where it runs."""
-        before = {rule.id: rule for rule in self._section.rules}
-        # A rule that changed is another rule: what it protects now is judged from the start.
-        kept = {rule.id for rule in section.rules if before.get(rule.id) == rule}
+        before = {rule.id: rule for rule in self._rules}
+        other_device = section.node.duty_device != self._section.node.duty_device
         self._section = section
         self._rules = tuple(
             rule.model_copy(update={"match": expand_home(rule.match, self.home)}) for rule in section.rules
         )
-        for table in (self._states, self._use, self._device_use_of, self._groups, self._sources_ok):
+        # A rule that changed is another rule: what it protects now is judged from the start. So is one whose ``~`` is now
+        # another home, and with another duty device every rule: what was read of the one says nothing of the other.
+        kept = {rule.id for rule in self._rules if before.get(rule.id) == rule and not other_device}
+        for table in (
+            self._states,
+            self._use,
+            self._wanted,
+            self._device_use_of,
+            self._groups,
+            self._sources_ok,
+        ):
             for name in [name for name in table if name not in kept]:
                 del table[name]
         self._timing = {rule.id: timing(rule, section.node.defaults) for rule in section.rules}
@@ -160,7 +171,24 @@ class Observer:
             footprint_bytes(pids) if footprint else None,
             self._device_use(found, now_s) if share else None,
         )
-        return condition_holds(rule, found.present, use)
+        if condition_holds(rule, found.present, use) or not (cores or share):
+            return condition_holds(rule, found.present, use)
+        # A program that fleet work starves uses too little of the CPU to be seen: what it waited for counts as well.
+        wanted = self._wanted_cores(rule, found, now_s) or 0.0
+        on_cpu = self._section.node.duty_device == "cpu"
+        return condition_holds(
+            rule,
+            found.present,
+            replace(
+                use,
+                cores=max(use.cores or 0.0, wanted),
+                device_share=max(use.device_share or 0.0, wanted) if on_cpu else use.device_share,
+            ),
+        )
+
+    def _wanted_cores(self, rule: Rule, found: Group, now_s: float) -> float | None:
+        program = ((p.pid, p.start_ticks or 0) for p in found.holding)
+        return self._wanted.setdefault(rule.id, WantedCores()).read(program, now_s)
 
     def _device_use(self, found: Group, now_s: float) -> float | None:
         """How busy the program keeps the duty device: of a GPU the share of its time, of the CPU the cores that it uses."""
@@ -211,7 +239,8 @@ class Observer:
             return
         cores = self.table.cpu_cores_used([p.pid for p in found.holding], now_s)
         program = ((p.pid, p.start_ticks or 0) for p in found.holding)
-        self._use.setdefault(rule.id, CpuUse()).read(cores, program, now_s)
+        wanted = self._wanted.setdefault(rule.id, WantedCores())
+        self._use.setdefault(rule.id, CpuUse(wanted)).read(cores, program, now_s)
 
     def _say_source(self, rule: Rule) -> None:
         if not self.hub.has_progress(rule.id):

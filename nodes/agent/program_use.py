@@ -10,11 +10,30 @@ from nodes.meters.stall import StallMeter
 from policies.devices import DEVICE_USE_KEPT_S
 from policies.rules import ProcInfo
 
-__all__ = ["CpuUse", "footprint_bytes", "held_bytes"]
+__all__ = ["CpuUse", "WantedCores", "footprint_bytes", "held_bytes"]
 
 # A program uses the CPU as a device above this many cores (``protection.md``).
 DEVICE_USE_CORES = 0.05
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class WantedCores:
+    """Cores that a program had or waited for: what it would use if nobody else were there. At most one look at an instant."""
+
+    def __init__(self) -> None:
+        self._waits = StallMeter()
+        self._read_at_s: float | None = None
+        self._wanted: float | None = None
+
+    def read(self, program: Iterable[tuple[int, int]], now_s: float) -> float | None:
+        """``program``: (pid, start ticks) of its processes. None: it cannot be told (yet)."""
+        if self._waits.due(now_s) and now_s != self._read_at_s:
+            reading, before_s, self._read_at_s = self._waits.read(program, now_s), self._read_at_s, now_s
+            if isinstance(reading, Unreadable) or before_s is None or now_s <= before_s:
+                self._wanted = None
+            else:
+                self._wanted = reading[1] / (now_s - before_s)
+        return self._wanted
 
 
 class CpuUse:
@@ -24,17 +43,15 @@ class CpuUse:
     twentieth of a core, what it waited for counts as well.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: WantedCores | None = None) -> None:
         self._used_at_s: float | None = None
         self._known = False
-        self._waits = StallMeter()
-        self._read_at_s: float | None = None
-        self._wanted: float | None = None
+        self._wanted = WantedCores() if wanted is None else wanted
 
     def read(self, cores: float | None, program: Iterable[tuple[int, int]], now_s: float) -> None:
         """``cores``: used by its processes since the last reading, None unknown. ``program``: (pid, start ticks) of them."""
         if cores is not None and cores <= DEVICE_USE_CORES:
-            cores = self._wanted_cores(program, now_s)
+            cores = self._wanted.read(program, now_s)
         self._known = cores is not None
         if cores is not None and cores > DEVICE_USE_CORES:
             self._used_at_s = now_s
@@ -47,15 +64,6 @@ class CpuUse:
         if self._used_at_s is not None and now_s - self._used_at_s <= DEVICE_USE_KEPT_S:
             return True
         return False if self._known else None
-
-    def _wanted_cores(self, program: Iterable[tuple[int, int]], now_s: float) -> float | None:
-        if self._waits.due(now_s):
-            reading, before_s, self._read_at_s = self._waits.read(program, now_s), self._read_at_s, now_s
-            if isinstance(reading, Unreadable) or before_s is None or now_s <= before_s:
-                self._wanted = None
-            else:
-                self._wanted = reading[1] / (now_s - before_s)
-        return self._wanted
 
 
 def _statm(pid: int, proc: str) -> tuple[int, int] | None:

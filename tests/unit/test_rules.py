@@ -242,3 +242,20 @@ def test_any_snapshot_gives_a_group_that_adds_up(
         parent = by_pid[by_pid[pid].ppid or 0]
         assert parent.pid in members
         assert (by_pid[pid].start_ticks or 0) >= (parent.start_ticks or 0)
+
+
+@pytest.mark.parametrize("ignoring", ["node", "fleet"])
+def test_what_one_scope_ignores_the_other_still_protects(ignoring: str) -> None:
+    """Across scopes the strictest wins: nobody takes the other's protection away by ignoring its program."""
+    program = ProcInfo(pid=10, start_ticks=5, ppid=1, name="t", exe="/opt/t", argv=("t",))
+    match = {"path_prefix": "/opt/"}
+    quiet = Rule.model_validate({"id": "i", "match": match, "ignore": True})
+    trainer = Rule.model_validate({"id": "t", "match": match, "pause_fleet": {"scope": "all"}})
+    prefixes = {"node": "", "fleet": "fleet:"}
+    other = "fleet" if ignoring == "node" else "node"
+    quiet = quiet.model_copy(update={"id": prefixes[ignoring] + "i"})
+    same = trainer.model_copy(update={"id": prefixes[ignoring] + "t"})
+    others = trainer.model_copy(update={"id": prefixes[other] + "t"})
+    found = groups([quiet, same, others], [program])
+    assert found[others.id].members == (program,)
+    assert found[same.id].members == ()
