@@ -40,7 +40,7 @@ def ask_next(agent: Agent, asked: Asked, flow_run_id: str) -> Level | Finished:
     past = [level for row in agent.call("run_list", limit=RUNS_LOOKED_AT) if (level := PastLevel.of(row)) is not None]
     section = agent.call("section_show")
     return next_step(
-        asked, past, section_digest=section.get("digest"), standing=_fallen(agent), flow_run_id=flow_run_id
+        asked, past, section_digest=section["in_force_digest"], standing=_fallen(agent), flow_run_id=flow_run_id
     )
 
 

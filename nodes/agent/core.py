@@ -52,6 +52,8 @@ log = logging.getLogger(__name__)
 
 TICK_S = 2.0
 OWNER_FACT = "section_owner_uid"
+# A held unit's last kernels have ended by then; a share above this in so many samples in a row is no pause.
+HELD_SETTLES_S, HELD_SHARE, HELD_SAMPLES = 10.0, 0.1, 3
 CPU_METER = "cpu: user and kernel time of the process tree"
 How = Literal["tick", "event", "poll"]
 
@@ -108,6 +110,7 @@ class Agent:
         self.gpus = Gpus(meters, self.jobs.attempts, self.jobs.tree, lambda a: self._uses_gpu(a.module, a.stage))
         self.observer.devices, self.observer.read_devices = meters, self.gpus.read
         self.shares: dict[str, float | Unreadable] = {}
+        self._going_on: dict[str, int] = {}
         self._metered_s = monotonic_s()
         self.runs = Runs(self.journal)
         self.certificates = KeptCertificates(self.journal, self.dir / "key")
@@ -230,6 +233,22 @@ class Agent:
             name: self.gpus.share(name) for name, each in attempts.items() if self.on_gpu(each.module, each.stage)
         }
         self.governing.metered()
+        self._end_what_no_pause_holds(now_s)
+
+    def _end_what_no_pause_holds(self, now_s: float) -> None:
+        """Stop a unit that is held and goes on using the GPU: its CPU time alone does not show that."""
+        going: dict[str, int] = {}
+        for attempt in self.jobs.attempts():
+            since_s, share = attempt.held_since_mono_s, self.shares.get(attempt.attempt_id)
+            if attempt.state != "held" or since_s is None or now_s - since_s <= HELD_SETTLES_S:
+                continue
+            if isinstance(share, float) and share > HELD_SHARE and self.on_gpu(attempt.module, attempt.stage):
+                going[attempt.attempt_id] = self._going_on.get(attempt.attempt_id, 0) + 1
+                if going[attempt.attempt_id] == HELD_SAMPLES:
+                    facts = {"job": attempt.job_id, "attempt": attempt.attempt_id, "device_share": round(share, 3)}
+                    self.journal.write("JOB_NOT_HELD", facts)
+                    self.jobs.stop(attempt.attempt_id, "held, and still using the GPU", requeue=True, fault=False)
+        self._going_on = going
 
     def step_jobs(self) -> None:
         """Between ticks: graces, confirmations and ends of attempts. Only while the ticks themselves succeed: the bytes that

@@ -26,7 +26,7 @@ from policies.doctor import Gpu, judge_machine, lacking
 from policies.harness.rows import Order
 from policies.harness.spec import RunSpec
 from policies.refusal import Refused
-from policies.section import SectionErrors
+from policies.section import SectionErrors, digest
 from policies.version import PROTOCOL, VERSION
 
 __all__ = ["Verbs"]
@@ -144,7 +144,9 @@ class Verbs:
     # -- the section ------------------------------------------------------------------------------------------------
 
     def section_show(self, version: int | None = None, scope: str = "node") -> dict[str, Any]:
-        return self.agent.sections.show(version, checked_scope(scope))
+        """The section as it was set; ``in_force_digest`` is of both scopes together, as a run's record has it."""
+        shown = self.agent.sections.show(version, checked_scope(scope))
+        return shown | {"in_force_digest": digest(self.agent.section_text)}
 
     def section_versions(self) -> list[dict[str, Any]]:
         return self.agent.sections.versions()

@@ -308,7 +308,7 @@ class FakeAgent:
         return {}
 
     def do_section_show(self) -> dict[str, Any]:
-        return {"version": 1, "text": "", "digest": self.section_digest}
+        return {"version": 1, "text": "", "digest": "of one scope", "in_force_digest": self.section_digest}
 
     def do_certificates(self) -> list[dict[str, Any]]:
         found = []

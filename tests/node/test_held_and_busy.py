@@ -1,0 +1,67 @@
+"""A unit that is held and goes on using the GPU is stopped; and which digest a sweep compares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from nodes.agent.core import Agent
+from nodes.agent.verbs import Verbs
+from nodes.meters.reading import Unreadable
+from policies.section import digest
+
+
+def agent_with(attempt: Any, stopped: list[str], on_gpu: bool = True) -> Any:
+    jobs = SimpleNamespace(attempts=lambda: [attempt], stop=lambda name, why, requeue, fault: stopped.append(name))
+    return SimpleNamespace(
+        jobs=jobs, shares={}, _going_on={}, on_gpu=lambda *_: on_gpu, journal=SimpleNamespace(write=lambda *_: None)
+    )
+
+
+def held(since_s: float | None = 100.0, state: str = "held") -> Any:
+    return SimpleNamespace(
+        attempt_id="a",
+        job_id=1,
+        module="m",
+        stage="s",
+        state=state,
+        held_since_mono_s=since_s if state == "held" else None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("shares", "at_s", "state", "on_gpu", "ends"),
+    [
+        ([0.9, 0.9, 0.9], 112.0, "held", True, True),
+        ([0.9, 0.9], 112.0, "held", True, False),
+        ([0.9, 0.0, 0.9, 0.9], 112.0, "held", True, False),
+        ([0.9, Unreadable("why"), 0.9, 0.9], 112.0, "held", True, False),
+        ([0.09] * 5, 112.0, "held", True, False),
+        ([0.9, 0.9, 0.9], 102.0, "held", True, False),  # its last kernels
+        ([0.9, 0.9, 0.9], 112.0, "running", True, False),
+        ([0.9, 0.9, 0.9], 112.0, "held", False, False),
+    ],
+)
+def test_what_no_pause_holds_is_stopped(
+    shares: list[float | Unreadable], at_s: float, state: str, on_gpu: bool, ends: bool
+) -> None:
+    stopped: list[str] = []
+    agent = agent_with(held(state=state), stopped, on_gpu)
+    for number, share in enumerate(shares):
+        agent.shares = {"a": share}
+        Agent._end_what_no_pause_holds(cast(Agent, agent), at_s + 2.0 * number)
+    assert stopped == (["a"] if ends else [])
+
+
+def test_a_sweep_compares_the_digest_that_its_runs_were_recorded_with(tmp_path: Path) -> None:
+    """With a section of the fleet the node's own digest is another one, and no sweep would go past its first level."""
+    agent = Agent(tmp_path, "n", tmp_path / "none")
+    rule = '[[rule]]\nid = "t"\nmatch = { name = "no-such-program" }\nevict = true\n'
+    agent.set_section(rule, "me")
+    agent.set_section(rule, "fleet", scope="fleet")
+    shown = Verbs(agent).section_show()
+    assert shown["in_force_digest"] == digest(agent.section_text) != shown["digest"]
+    agent.journal.close()
