@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from policies.codes import CODES
-from policies.units import NodeView, Reason, caps_in_force, reserve_in_force
+from policies.units import NodeView, Reason, caps_in_force, holding_rules, reserve_in_force
 
 __all__ = ["in_words", "limits_in_words", "node_state", "reason_rows"]
 
@@ -69,6 +69,9 @@ def limits_in_words(node: NodeView) -> list[str]:
 def node_state(node: NodeView) -> list[dict[str, Any]]:
     """Each rule and what it does now, in words."""
     found = []
+    holding = (
+        {rule.id for rule in holding_rules(node)} if node.gpu_jobs in ("certified", "when_no_gpu_protected") else set()
+    )
     for rule in node.rules:
         does = []
         if rule.holding and rule.pause is not None:
@@ -82,6 +85,8 @@ def node_state(node: NodeView) -> list[dict[str, Any]]:
         for phase in rule.phases:
             if phase.on:
                 does.append(f"phase {phase.index + 1} is on" + ("" if phase.readable else " (it cannot be read)"))
+        if rule.id in holding:
+            does.append("holds device work back" + (" that has no certificate" if node.gpu_jobs == "certified" else ""))
         if rule.protects and node.mode != "fleet_first" and rule.level != "free":
             does.append(f"other fleet work is {rule.level}: {rule.reaction_why or 'not judged yet'}")
         if node.mode == "strict_yield" and rule.holding:

@@ -183,7 +183,7 @@ def _queued_rows(in_force: Settings, node: str, known: set[str]) -> tuple[list[d
 
 
 def _list(rows: list[dict[str, Any]]) -> Iterator[RenderableType]:
-    from cotenant.cli.render import table
+    from cotenant.cli.render import table, when
 
     if not rows:
         yield "no runs yet; start one: cotenant protection ab start NODE --rule RULE"
@@ -199,8 +199,8 @@ def _list(rows: list[dict[str, Any]]) -> Iterator[RenderableType]:
                 row.get("duty"),
                 row.get("kind"),
                 row.get("ending") or row["state"],
-                (row.get("started_at") or "")[:16],
-                (row.get("ended_at") or "")[:16],
+                when(row.get("started_at")),
+                when(row.get("ended_at")),
             )
             for row in rows
         ),

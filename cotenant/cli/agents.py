@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,15 +13,13 @@ if TYPE_CHECKING:
     from cotenant.settings import Settings
     from policies.refusal import Refused
 
-__all__ = ["Agent", "checked_name", "local_nodes", "start_command"]
+__all__ = ["Agent", "checked_name", "local_nodes", "start_command", "with_node"]
 
 CALL_S = 30.0
 
 
 def checked_name(node: str) -> str:
     """The name, or ``Refused``: it becomes a folder and a work queue."""
-    import re
-
     from policies.refusal import Refused
 
     if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", node):
@@ -31,6 +30,11 @@ def checked_name(node: str) -> str:
         "a node's name has letters, digits, '.', '_' and '-', starts with a letter or digit and has at most 63 of them",
         "cotenant node list shows the nodes of this machine",
     )
+
+
+def with_node(remedy: str, node: str) -> str:
+    """The remedy with the node's name where it says NODE, so that it can be run as it stands."""
+    return re.sub(r"\bNODE\b", lambda _: node, remedy)
 
 
 def local_nodes(home: Path) -> list[str]:
@@ -65,9 +69,14 @@ class Agent:
 
     def ask(self, verb: str, /, _timeout_s: float = CALL_S, **params: Any) -> Any:
         from nodes.client import AgentUnreachable
+        from policies.refusal import Refused
 
         try:
             return self._client.call(verb, _timeout_s=_timeout_s, **params)
+        except Refused as refusal:  # the agent writes NODE for itself: a remedy is to be run as it stands
+            raise Refused(
+                refusal.code, refusal.what, refusal.why, with_node(refusal.remedy, self.node), refusal.data
+            ) from refusal
         except AgentUnreachable as error:
             known = local_nodes(self.home)
             if known and self.node not in known:

@@ -53,10 +53,16 @@ def of_the_fleet(in_force: Settings, node: str | None) -> OperationResult:
 
 
 def _fleet_view(rows: list[dict[str, Any]]) -> Iterator[RenderableType]:
-    from cotenant.cli.render import table
+    from cotenant.cli.render import table, when
 
+    if not rows:
+        yield "no certificates in the store yet"
+        return
     columns = ("node", "rule", "work_asked", "certified_duty", "issued_at", "expires_at", "run")
-    yield table(columns, ([row.get(name) for name in columns] for row in rows))
+    yield table(
+        [name.removesuffix("_at").replace("_", " ") for name in columns],
+        ([when(row.get(name)) if name.endswith("_at") else row.get(name) for name in columns] for row in rows),
+    )
 
 
 def _view(rows: list[dict[str, Any]]) -> Iterator[RenderableType]:

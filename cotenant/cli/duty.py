@@ -37,7 +37,10 @@ def register(protection: typer.Typer) -> None:
         if not watch:
             views, errors = _views(node)
             return OperationResult(
-                {"nodes": views}, exit_code=Exit.UNREACHABLE if errors else Exit.DONE, errors=errors, view=_text
+                {"nodes": views},
+                exit_code=Exit.UNREACHABLE if errors else Exit.DONE,
+                errors=errors,
+                view=lambda data: _text({**data, "silent": bool(errors)}),
             )
         try:
             _watch(node, as_json)
@@ -69,7 +72,7 @@ def _views(node: str | None) -> tuple[list[dict[str, Any]], list[OperationError]
 def _text(data: dict[str, Any]) -> Iterator[RenderableType]:
     from policies.duty_text import duty_text
 
-    if not data["nodes"]:
+    if not data["nodes"] and not data.get("silent"):
         yield 'no node has a gpu_duty budget now: one needs gpu_jobs = "certified" and a rule that holds device work back'
     for view in data["nodes"]:
         yield duty_text(view).rstrip("\n")

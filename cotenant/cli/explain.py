@@ -63,7 +63,7 @@ def _job_rows(job: dict[str, Any]) -> Iterator[tuple[object, ...]]:
     if not job["reasons"]:
         yield job["job"], name, job["words"], None, None, None
     for at, reason in enumerate(job["reasons"]):
-        first = (job["job"], name, job["state"]) if at == 0 else (None, None, None)
+        first = (job["job"], name, job["state"]) if at == 0 else ("", "", "")
         yield *first, reason["code"], reason["why"], reason["remedy"]
 
 

@@ -23,6 +23,12 @@ class ReviewDeclined(Exception):
         self.error = OperationError("REVIEW_DECLINED", what, why, remedy)
 
 
+def _file_remedy(error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "name a file that is there"
+    return "allow it for this account, or name another" if isinstance(error, PermissionError) else "name another file"
+
+
 def as_result(error: BaseException) -> OperationResult:
     """The result that stands for this exception."""
     from policies.refusal import Refused
@@ -43,7 +49,7 @@ def as_result(error: BaseException) -> OperationResult:
     if isinstance(error, OSError) and error.filename is not None:
         return OperationResult.failed(
             Exit.REFUSED_INPUT,
-            OperationError("FILE", str(error.filename), error.strerror or str(error), "name another file, or allow it"),
+            OperationError("FILE", str(error.filename), error.strerror or str(error), _file_remedy(error)),
         )
     return OperationResult.failed(
         Exit.OTHER_ANSWER,

@@ -44,7 +44,13 @@ def register(app: typer.Typer) -> None:
     @command(jobs, "show", example="cotenant job show 812")
     def show(job: JobArg, node: NodeOption = None) -> OperationResult:
         """One job: its attempts, result or failure, and newest events."""
-        return OperationResult(agent_of(node).ask("job_show", job=job_id(job)), view=_show)
+        from cotenant.cli.agents import with_node
+
+        agent = agent_of(node)
+        found = agent.ask("job_show", job=job_id(job))
+        if found.get("remedy"):
+            found["remedy"] = with_node(found["remedy"], agent.node)
+        return OperationResult(found, view=_show)
 
     @command(
         jobs,
@@ -82,9 +88,17 @@ def _no_such_state(state: str) -> Exception:
     return Refused("JOB_BAD_STATE", f"--state {state}", "no job has such a state", f"one of: {', '.join(STATES)}")
 
 
-def job_id(text: str) -> int | str:
-    """Jobs are numbered; anything else is for the agent to refuse by name."""
-    return int(text) if text.isdigit() else text
+def job_id(text: str) -> int:
+    """The job's number.
+
+    Raises:
+        Refused: it is none.
+    """
+    from policies.refusal import Refused
+
+    if text.isascii() and text.isdigit():
+        return int(text)
+    raise Refused("JOB_UNKNOWN", f"job {text!r}", "jobs have numbers", "cotenant job list")
 
 
 def module_and_stage(text: str) -> tuple[str, str]:
@@ -123,7 +137,7 @@ def json_object(text: str, where: str) -> dict[str, Any]:
 
 
 def _list(jobs: list[dict[str, Any]]) -> Iterator[RenderableType]:
-    from cotenant.cli.render import table
+    from cotenant.cli.render import table, when
 
     if not jobs:
         yield "no jobs"
@@ -138,7 +152,7 @@ def _list(jobs: list[dict[str, Any]]) -> Iterator[RenderableType]:
                 _why(job),
                 job.get("duty"),
                 job.get("share"),
-                (job.get("queued_at") or "")[:19],
+                when(job.get("queued_at")),
             )
             for job in jobs
         ),
@@ -153,7 +167,7 @@ def _why(job: dict[str, Any]) -> str | None:
 
 
 def _show(job: dict[str, Any]) -> Iterator[RenderableType]:
-    from cotenant.cli.render import fields, table
+    from cotenant.cli.render import fields, table, when
 
     lines = [
         ("job", job["job"]),
@@ -163,9 +177,9 @@ def _show(job: dict[str, Any]) -> Iterator[RenderableType]:
         ("remedy", None if job["state"] == "ended" else job.get("remedy")),
         ("duty asked", job.get("duty")),
         ("share metered", job.get("share")),
-        ("queued", job.get("queued_at")),
-        ("started", job.get("started_at")),
-        ("ended", job.get("ended_at")),
+        ("queued", when(job.get("queued_at"))),
+        ("started", when(job.get("started_at"))),
+        ("ended", when(job.get("ended_at"))),
         ("failure", job.get("failure")),
         ("result", json.dumps(job["result"], ensure_ascii=False) if job.get("result") is not None else None),
     ]

@@ -132,7 +132,7 @@ def _bar(status: dict[str, Any], width: int = 24) -> str:
 
 
 def batches_view(rows: list[dict[str, Any]]) -> Iterator[RenderableType]:
-    from cotenant.cli.render import table
+    from cotenant.cli.render import table, when
 
     if not rows:
         yield "no batches"
@@ -149,7 +149,7 @@ def batches_view(rows: list[dict[str, Any]]) -> Iterator[RenderableType]:
                 row["open"],
                 row["spec"]["model"] or "stand-in",
                 row["source"],
-                row["created_at"][:19],
+                when(row["created_at"]),
             )
             for row in rows
         ),

@@ -43,7 +43,10 @@ def register(app: typer.Typer) -> None:
         path = directory.expanduser().resolve()
         if not (path / "oarbank-module.toml").is_file():
             raise Refused(
-                "MODULE_BAD", f"module {directory}", "there is no oarbank-module.toml in it", "name a module's folder"
+                "MODULE_BAD",
+                f"module {directory}",
+                "there is no oarbank-module.toml in it",
+                "name a module's folder; a new one: cotenant sdk new DIR",
             )
         added = agent_of(node).ask("module_add", path=str(path), _timeout_s=ADD_S)
         result = OperationResult(added, view=lambda one: _list([one]))

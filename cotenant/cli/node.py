@@ -94,7 +94,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _fleet_list(rows: list[dict[str, Any]]) -> Iterator[RenderableType]:
-    from cotenant.cli.render import table
+    from cotenant.cli.render import table, when
 
     if not rows:
         yield "no nodes yet; on its machine: cotenant node join NAME --server URL"
@@ -105,17 +105,13 @@ def _fleet_list(rows: list[dict[str, Any]]) -> Iterator[RenderableType]:
             (
                 row["node"],
                 row["worker"],
-                _short_date(row["last_seen"]),
-                _short_date(row["mirrored_at"]),
+                when(row["last_seen"]),
+                when(row["mirrored_at"]),
                 row["last_seq"],
             )
             for row in rows
         ),
     )
-
-
-def _short_date(iso: str | None) -> str | None:
-    return None if iso is None else iso[:19].replace("T", " ")
 
 
 def _list(rows: list[dict[str, Any]]) -> Iterator[RenderableType]:

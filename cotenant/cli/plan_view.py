@@ -74,6 +74,10 @@ def _work(plan: dict[str, Any]) -> Iterator[str]:
 
 
 def _attempt(attempt: dict[str, Any]) -> str:
+    from cotenant.cli.render import when
+
     ratio = attempt.get("R")
     read = f", R {100 * ratio:.1f} %" if isinstance(ratio, (int, float)) else ""
-    return f"run {attempt['run']} ended {attempt['ending']}{read} ({(attempt.get('ended_at') or '?')[:16]})"
+    return (
+        f"run {attempt['run']} ended {attempt['ending']}{read} ({when(attempt.get('ended_at')) or 'when is unknown'})"
+    )

@@ -63,25 +63,19 @@ def _sources(rows: list[dict[str, Any]]) -> Iterator[RenderableType]:
         yield "no sources: the section in force names none"
         return
     yield table(
-        ("rule", "role", "state", "reads now", "reader", "watch", "p50/p99 ms", "path", "why"),
+        ("rule", "role", "state", "reads now", "reader", "watch", "p50/p99 ms"),
         (
-            (
-                row["rule"],
-                row["role"],
-                row["state"],
-                _reading(row),
-                row.get("reader"),
-                row.get("watch"),
-                _latency(row),
-                row.get("path"),
-                "; ".join(
-                    str(part) for part in (row.get("why"), row.get("timed") and "its lines come on a timer") if part
-                )
-                or None,
-            )
+            (row["rule"], row["role"], row["state"], _reading(row), row.get("reader"), row.get("watch"), _latency(row))
             for row in rows
         ),
     )
+    yield ""
+    # A table of its own: a path needs the width of a terminal.
+    yield table(("rule", "path", "why"), ((row["rule"], row.get("path"), _source_why(row)) for row in rows))
+
+
+def _source_why(row: dict[str, Any]) -> str:
+    return "; ".join(str(part) for part in (row.get("why"), row.get("timed") and "its lines come on a timer") if part)
 
 
 def _reading(row: dict[str, Any]) -> str | None:
@@ -108,6 +102,8 @@ def _certificates(rows: list[dict[str, Any]]) -> Iterator[RenderableType]:
 
 
 def _certificate_row(row: dict[str, Any]) -> tuple[object, ...]:
+    from cotenant.cli.render import when
+
     validity = row.get("validity") or {}
     ratio = row.get("R")
     work = row.get("work")
@@ -118,8 +114,8 @@ def _certificate_row(row: dict[str, Any]) -> tuple[object, ...]:
         validity.get("state"),
         "demonstration" if row.get("demonstration") else "certificate",
         None if not isinstance(ratio, (int, float)) else f"{100 * ratio:.1f} %",
-        (row.get("issued_at") or "")[:16],
-        (row.get("expires_at") or "")[:16],
+        when(row.get("issued_at")),
+        when(row.get("expires_at")),
         row.get("run"),
         validity.get("why"),
         validity.get("renew"),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from cotenant.cli.result import OperationError, OperationResult
 
-__all__ = ["console", "emit", "error_text", "fields", "table"]
+__all__ = ["console", "emit", "error_text", "fields", "table", "when"]
 
 # Piped output is for scripts and files: it is not folded to a guessed terminal width.
 PIPED_WIDTH = 10_000
@@ -38,7 +38,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: st
     for name in columns:
         made.add_column(name, overflow="fold")
     for row in rows:
-        made.add_row(*(Text("–" if cell is None else str(cell)) for cell in row))
+        made.add_row(*(Text(_cell(cell)) for cell in row))
     return made
 
 
@@ -51,8 +51,19 @@ def fields(pairs: Iterable[tuple[str, object]]) -> Table:
     made.add_column(style="bold", no_wrap=True)
     made.add_column(overflow="fold")
     for name, value in pairs:
-        made.add_row(Text(name), Text("–" if value is None else str(value)))
+        made.add_row(Text(name), Text(_cell(value)))
     return made
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "–" if value is None else str(value)
+
+
+def when(iso: str | None) -> str | None:
+    """A UTC date as every command shows it: ``2026-11-29T18:43:53Z``. None stays None (unknown)."""
+    return f"{iso[:19]}Z" if iso else None
 
 
 def error_text(error: OperationError) -> str:

@@ -91,13 +91,15 @@ def register(app: typer.Typer) -> None:
         agent = agent_of(node)
         if versions:
             return OperationResult(agent.ask("section_versions"), view=_versions)
+        from cotenant.cli.render import when
+
         wanted: dict[str, Any] = {} if version is None else {"version": version}
         found = agent.ask("section_show", **wanted, **({"scope": "fleet"} if fleet else {}))
         if found["version"] == 0:
             whose = "it has no fleet section" if fleet else f"node {node} has no section yet: nothing is protected"
             note = f"{whose}. Set one: cotenant protection set {node} FILE{' --fleet' if fleet else ''}"
         else:
-            note = f"version {found['version']}, set at {found['set_at']} by {found['set_by']}"
+            note = f"version {found['version']}, set at {when(found['set_at'])} by {found['set_by']}"
         return OperationResult(
             found, messages=[note], view=lambda data: [data["text"].rstrip("\n")] if data["text"] else []
         )
@@ -267,11 +269,11 @@ def _preview(data: dict[str, Any]) -> Iterator[RenderableType]:
 
 def _held_rows(job: dict[str, Any]) -> Iterator[tuple[object, ...]]:
     for at, reason in enumerate(job["reasons"]):
-        yield (*((job["job"], job["action"]) if at == 0 else (None, None)), reason["code"], reason["why"])
+        yield (*((job["job"], job["action"]) if at == 0 else ("", "")), reason["code"], reason["why"])
 
 
 def _versions(rows: list[dict[str, Any]]) -> Iterator[RenderableType]:
-    from cotenant.cli.render import table
+    from cotenant.cli.render import table, when
 
     if not rows:
         yield "no section was set yet"
@@ -279,7 +281,14 @@ def _versions(rows: list[dict[str, Any]]) -> Iterator[RenderableType]:
     yield table(
         ("version", "of", "set at", "by", "in force", "digest"),
         (
-            (row["version"], row["scope"], row["set_at"], row["set_by"], row["in_force"] or None, row["digest"][:12])
+            (
+                row["version"],
+                row["scope"],
+                when(row["set_at"]),
+                row["set_by"],
+                bool(row["in_force"]),
+                row["digest"][:12],
+            )
             for row in rows
         ),
     )

@@ -80,13 +80,20 @@ def _newest(agent: Agent, code: str | None, limit: int) -> tuple[list[dict[str, 
 
 
 def entry_line(entry: dict[str, Any]) -> str:
-    return f"{entry['at'][:19]}Z  {entry['severity']:<7}  {entry['code']:<28}  {entry['message']}{_facts(entry)}"
+    from cotenant.cli.render import when
+
+    return f"{when(entry['at'])}  {entry['severity']:<7}  {entry['code']:<28}  {entry['message']}{_facts(entry)}"
 
 
 def _facts(entry: dict[str, Any]) -> str:
     """The short facts of an entry; long ones are in --json."""
-    short = {k: v for k, v in (entry.get("data") or {}).items() if isinstance(v, (str, int, float, bool))}
-    return "  " + " ".join(f"{key}={value}" for key, value in short.items()) if short else ""
+    data = entry.get("data") or {}
+    short = {k: v for k, v in data.items() if isinstance(v, (str, int, float, bool)) and v != ""}
+    return "  " + " ".join(f"{key}={_fact(value)}" for key, value in short.items()) if short else ""
+
+
+def _fact(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _view(data: dict[str, Any]) -> Iterator[str]:

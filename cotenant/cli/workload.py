@@ -47,7 +47,7 @@ def _named(text: str) -> dict[str, Any]:
 
 
 def _list(workloads: list[dict[str, Any]]) -> Iterator[RenderableType]:
-    from cotenant.cli.render import table
+    from cotenant.cli.render import table, when
 
     if not workloads:
         yield "no workload is started"
@@ -62,7 +62,7 @@ def _list(workloads: list[dict[str, Any]]) -> Iterator[RenderableType]:
                 one.get("duty"),
                 one.get("share"),
                 one["restarts"],
-                (one.get("started_at") or one.get("queued_at") or "")[:19],
+                when(one.get("started_at") or one.get("queued_at")),
             )
             for one in workloads
         ),

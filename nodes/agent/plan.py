@@ -82,13 +82,10 @@ class Planner:
     def _rule(self, spec: RunSpec) -> Rule:
         rule = self.agent.section.rule(spec.rule)
         if rule is None:
-            known = (
-                ", ".join(r.id for r in self.agent.section.rules)
-                or "none; cotenant protection set NODE FILE makes some"
-            )
-            raise Refused(
-                "RUN_NO_RULE", f"rule {spec.rule!r}", f"node {self.agent.node} has no such rule", f"its rules: {known}"
-            )
+            node, known = self.agent.node, [r.id for r in self.agent.section.rules]
+            why = f"node {node} has no such rule; " + (f"its rules: {', '.join(known)}" if known else "it has none")
+            remedy = f"cotenant protection show {node}" if known else f"cotenant protection set {node} FILE"
+            raise Refused("RUN_NO_RULE", f"rule {spec.rule!r}", why, remedy)
         if rule.protect is None or rule.protect.metric != "progress_rate" or rule.protect.source is None:
             raise Refused(
                 "RUN_NO_SOURCE",

@@ -92,6 +92,19 @@ def test_what_rules_do_now() -> None:
         assert words in text
     assert "phase 2" not in text
     assert told[1]["does"] == []
+
+
+def test_a_rule_that_holds_device_work_does_not_read_as_idle() -> None:
+    rule = RuleView("t", active=True, holding=True, uses_device=True, protects_progress=True, reaction="free")
+    assert node_state(NodeView(rules=(rule,)))[0]["does"] == ["holds device work back"]
+    assert node_state(NodeView(rules=(rule,), gpu_jobs="always"))[0]["does"] == []
+    certified = node_state(NodeView(rules=(rule,), gpu_jobs="certified"))
+    assert certified[0]["does"] == ["holds device work back that has no certificate"]
+
+
+def test_limits_in_force() -> None:
+    rule = RuleView("game", True, True, cap=Caps(slots=1, by="rule game"), reserve=Reserve(2.0, 3e9, "rule game"))
+    node = NodeView(rules=(rule,))
     assert limits_in_words(node) == [
         "at most 1 jobs at once (rule game)",
         "2 cores set aside (rule game)",
