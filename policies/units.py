@@ -243,7 +243,7 @@ def is_lowered(unit: Unit, node: NodeView) -> bool:
             return True
         if any(p.on and p.lower is not None and in_scope(unit, p.lower, node.duty_device) for p in rule.phases):
             return True
-        graded = not unit.device and node.mode != "fleet_first" and rule.id != exempt
+        graded = _is_graded(unit, rule, node) and node.mode != "fleet_first" and rule.id != exempt
         if graded and rule.level != "free":
             return True
     return False
@@ -269,13 +269,23 @@ def reasons(unit: Unit, node: NodeView) -> tuple[Reason, ...]:
     return tuple(found)
 
 
+def _is_graded(unit: Unit, rule: RuleView, node: NodeView) -> bool:
+    """Whether the graded reaction to harm binds the unit: work off the device, and with the CPU as duty device (where all work
+    is device work) any, for a rule whose only limit is ``cpu_stall``, by which no device work is held back.
+    """
+    if not unit.device:
+        return True
+    only_stall = rule.protects_stall and not (rule.protects_progress or rule.protects_share)
+    return only_stall and node.duty_device == "cpu" and node.gpu_jobs != "always"
+
+
 def _reaction_reasons(unit: Unit, node: NodeView, exempt: str | None) -> list[Reason]:
     """What ``protect`` holds beyond device work: on harm, and for the stretch in which the program is measured alone."""
     found = []
     for rule in node.rules:
         if not rule.protects or rule.id == exempt:
             continue
-        if not unit.device and rule.level == "paused":
+        if _is_graded(unit, rule, node) and rule.level == "paused":
             why = rule.reaction_why or "its program runs, and what fleet work costs it is not known yet"
             found.append(Reason(rule.reaction_code, f"rule {rule.id}: {why}"))
         elif unit.device and rule.measures and node.run is None and node.gpu_jobs != "always":

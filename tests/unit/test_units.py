@@ -258,3 +258,20 @@ def test_with_a_feed_the_queue_of_the_same_work_is_held_in_both_arms_though_it_u
 def test_null_and_self_runs_hold_work_that_uses_no_device_too() -> None:
     run = grant(part="hold", tests_work=False, work=WorkSelector("all"))
     assert codes(CPU, NodeView(mode="fleet_first", run=run)) == ["RUN_HOLD"]
+
+
+def test_a_limit_on_stall_binds_work_where_the_cpu_is_the_duty_device() -> None:
+    """There all work is device work, and a rule with this limit alone holds no device work back: it must not mean nothing."""
+    unit = replace(CPU, device=True)
+    rule = RuleView("db", active=True, holding=True, uses_device=True, protects_stall=True, reaction="paused")
+    node = NodeView(duty_device="cpu", rules=(rule,))
+    assert codes(unit, node) == ["PROTECTION_BASELINE"]
+    assert reasons(unit, replace(node, rules=(replace(rule, reaction=None),))), "not judged yet"
+    (lowered,) = desired([unit], replace(node, rules=(replace(rule, reaction="lowered"),)))
+    assert (lowered.action, lowered.lowered) == ("run", True)
+    assert reasons(unit, replace(node, rules=(replace(rule, reaction="free"),))) == ()
+    assert reasons(unit, replace(node, mode="fleet_first")) == ()
+    assert reasons(unit, replace(node, gpu_jobs="always")) == ()
+    assert reasons(LLM, replace(node, duty_device="gpu")) == (), "GPU work on a GPU's node is no other work"
+    graded = replace(rule, protects_progress=True, uses_device=False)
+    assert reasons(unit, replace(node, rules=(graded,))) == (), "device work beside progress is the governor's"
