@@ -595,7 +595,8 @@ class Agent:
 
     def tests_device_work(self, run: ActiveRun) -> bool:
         """Whether some of the work under test is device work: then the dose is what that held of the device."""
-        return any(self.is_device(str(item.get("gpu_use"))) for item in self.runs.record(run.run).get("work") or ())
+        work = self.runs.record(run.run).get("work") or ()
+        return any(self._device_work(str(item["module"]), str(item["stage"])) for item in work)
 
     def busy_totals(
         self, run: ActiveRun, since_s: float | None = None, only: frozenset[str] | None = None

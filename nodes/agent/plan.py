@@ -258,7 +258,7 @@ class Planner:
                 agent.is_device(item["gpu_use"]),
                 True,
                 "plan" if spec.feed else None,
-                item["digest"],
+                digest=item["digest"],
             )
             for why in reasons(unit, view):
                 if why.code == "PROTECTION_PHASE_ON" and "cannot be read" not in why.why:

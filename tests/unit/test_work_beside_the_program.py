@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from nodes.agent.block import BlockRunner, _Edge
+from nodes.agent.core import Agent
 from nodes.agent.core import TestedUnit as Metered
 from nodes.meters.reading import Unreadable
 from policies.units import NodeView, RuleView, RunView, Unit, duties, reasons
@@ -106,3 +107,15 @@ def test_all_work_counts_where_none_of_it_is_device_work_and_in_off() -> None:
     off = AgentStub(device_work=True)
     assert window(off, "hold").dose == 1.1
     assert off.only == [None, None]
+
+
+def test_whether_a_run_tests_device_work_is_told_by_its_record() -> None:
+    """The record names module and stage alone; a run of work off the device has its dose by what that used."""
+    for gpu, expected in ((False, False), (True, True)):
+        record = {"work": [{"module": "sim", "stage": "run"}, *([{"module": "llm", "stage": "batch"}] if gpu else [])]}
+        agent = SimpleNamespace(
+            runs=SimpleNamespace(record=lambda run, record=record: record),
+            _device_work=lambda module, stage: module == "llm",
+        )
+        run = cast(Any, SimpleNamespace(run="r1"))
+        assert Agent.tests_device_work(cast(Agent, agent), run) is expected
