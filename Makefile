@@ -6,11 +6,12 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-TEST_GROUPS := node faults model unit flows mutants postgres browser
+# The real model's group (make test-model) is apart: it first builds llama.cpp, for ten minutes and more on two cores.
+TEST_GROUPS := node faults unit flows mutants postgres browser
 PYTEST ?= $(BIN)/python -m pytest -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test-gpu fuzz test-sabotage demo-llm demo demo-full test test-unit need-chromium need-postgresql pictures lint bench mutants lock clean $(TEST_GROUPS:%=test-%)
+.PHONY: help setup test-gpu test-model fuzz test-sabotage demo-llm demo demo-full test test-unit need-chromium need-postgresql pictures lint bench mutants lock clean $(TEST_GROUPS:%=test-%)
 
 help:
 	@echo "make setup      the environment in .venv (uv where it is on PATH, else pip), locked versions"
@@ -19,6 +20,7 @@ help:
 	@echo "make demo-llm   a real language model beside it: certified, then a hundred prompts"
 	@echo "make test       all tests, in groups: $(TEST_GROUPS)"
 	@echo "make test-unit  one group (test-node, test-flows, ...)"
+	@echo "make test-model  the real language model in its own environment, built from source the first time"
 	@echo "make test-sabotage  500 prompts while something kills a process every few seconds"
 	@echo "make test-gpu   the GPU meter on a real NVIDIA device"
 	@echo "make lint       formatting, lint, types, import rules"
@@ -49,7 +51,7 @@ demo-full: $(READY)
 test: $(READY)
 	@$(MAKE) --no-print-directory --keep-going --output-sync=target -j2 $(TEST_GROUPS:%=test-%)
 
-$(TEST_GROUPS:%=test-%): test-%: $(READY)
+$(TEST_GROUPS:%=test-%) test-model: test-%: $(READY)
 	$(PYTEST) tests/$*
 
 test-sabotage: $(READY)
