@@ -238,7 +238,8 @@ class Verbs:
         return [job for job in jobs if state is None or job["state"] == state]
 
     def job_show(self, job: int) -> dict[str, Any]:
-        return self.agent.jobs.show(job) | self._job(self.agent.jobs.job(job))
+        metered = self._job(self.agent.jobs.job(job))
+        return self.agent.jobs.show(job) | {key: metered[key] for key in ("share", "share_why")}
 
     def job_events(self, job: int, after: int = 0) -> dict[str, Any]:
         if after < 0:
