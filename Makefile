@@ -11,7 +11,7 @@ TEST_GROUPS := node faults unit flows mutants postgres browser
 PYTEST ?= $(BIN)/python -m pytest -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test-gpu test-model fuzz test-sabotage demo-llm demo demo-full test test-unit need-chromium need-postgresql pictures lint bench mutants lock clean $(TEST_GROUPS:%=test-%)
+.PHONY: help setup test-gpu test-model test-long fuzz test-sabotage demo-llm demo demo-full test test-unit need-chromium need-postgresql pictures lint bench mutants lock clean $(TEST_GROUPS:%=test-%)
 
 help:
 	@echo "make setup      the environment in .venv (uv where it is on PATH, else pip), locked versions"
@@ -21,6 +21,7 @@ help:
 	@echo "make test       all tests, in groups: $(TEST_GROUPS)"
 	@echo "make test-unit  one group (test-node, test-flows, ...)"
 	@echo "make test-model  the real language model in its own environment, built from source the first time"
+	@echo "make test-long   the tests that take many minutes"
 	@echo "make test-sabotage  500 prompts while something kills a process every few seconds"
 	@echo "make test-gpu   the GPU meter on a real NVIDIA device"
 	@echo "make lint       formatting, lint, types, import rules"
@@ -54,8 +55,12 @@ test: $(READY)
 $(TEST_GROUPS:%=test-%) test-model: test-%: $(READY)
 	$(PYTEST) tests/$*
 
+# What takes many minutes: the certified chain live, prompts under a saboteur.
+test-long: $(READY)
+	$(PYTEST) tests -m long
+
 test-sabotage: $(READY)
-	COTENANT_SABOTAGE_PROMPTS=500 $(PYTEST) tests/faults/test_batch_kills.py -s
+	COTENANT_SABOTAGE_PROMPTS=500 $(PYTEST) tests/faults/test_batch_kills.py -m long -s
 
 # Debian packages that these groups drive; without them (and without root to install them) their tests are skipped, which is said.
 test-browser: need-chromium

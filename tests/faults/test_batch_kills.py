@@ -54,6 +54,7 @@ def strike(owner: Owner, what: str) -> bool:
     return bool(pids)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(7200)
 def test_every_prompt_is_answered_once_whatever_is_killed(owner: Owner) -> None:
     up = owner.types("up", "--detach", limit_s=START_S)

@@ -33,7 +33,7 @@ def owner(tmp_path: Path) -> Iterator[Owner]:
     found.rig.stop()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(5400)
 def test_sweep_certified_governed_stale_waiting_renewed(owner: Owner) -> None:
     rig = owner.rig
