@@ -40,7 +40,7 @@ def test_the_plan_says_what_will_be_done_and_starts_nothing(measured: Rig) -> No
 def test_what_can_only_fail_later_is_refused_now(measured: Rig) -> None:
     rig = measured
     assert refusal(rig, rule="trainr").code == "RUN_NO_RULE"
-    assert "stepper" in refusal(rig, rule="trainr").remedy
+    assert "stepper" in refusal(rig, rule="trainr").why
     assert refusal(rig, feed=None).code == "RUN_NO_WORK"
     assert refusal(rig, feed="llmserve/nope").code == "RUN_BAD_FEED"
     assert refusal(rig, feed="nope/selftest").code == "RUN_BAD_FEED"
