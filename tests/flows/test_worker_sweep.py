@@ -44,6 +44,7 @@ class FakeServer:
             work_queue_name=queue,
             parameters={"node": node} if node else {},
             deployment_id=uuid4(),
+            empirical_policy=SimpleNamespace(pause_keys=None),
         )
         self.runs[run.id] = run
         self.histories[run.id] = [state]
