@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,14 +41,14 @@ def log_tail(path: Path, lines: int = LOG_TAIL_LINES) -> str:
         return ""
 
 
-class BackgroundPiece(ABC):
+class BackgroundPiece:
     """What the three have in common: a background process with a note of its identity."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
-    @abstractmethod
-    def _process(self) -> Background: ...
+    def _process(self) -> Background:
+        raise NotImplementedError
 
     @property
     def identity(self) -> ProcessId | None:
