@@ -330,6 +330,11 @@ class Attempt(ProcessTree):
         self._pause_asked = self._pause_asked or told.get("how") == "paused"
         if self.hold_reason is None:
             self._enter_hold(now, "the agent was silent", unlimited=False)
+        if self._pause_asked:
+            # The launcher's document may bear the same number as one that we wrote in the same moment: the runner took whichever
+            # it saw first. Ours from here on is newer than both.
+            with contextlib.suppress(OSError):
+                self._document(reason=self.hold_reason)
         return True
 
     def _look_for_phase(self, now: float) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -166,10 +168,29 @@ def test_a_restarted_agent_adopts_it(tmp_path: Path) -> None:
     second = Served(rig.home)
     (taken,) = second.jobs.adopt()
     assert (taken.runner_pid, taken.state) == (pid, "held")
-    second.jobs.release(taken.attempt_id)
-    second.until(lambda: taken.state == "running")
+
+    def let_on() -> bool:
+        """As the agent does at each tick: the launcher's own pause may come to light after the adoption."""
+        second.jobs.release(taken.attempt_id)
+        return taken.state == "running"
+
+    second.until(let_on)
     assert [second.workloads.record(one)["state"] for one in second.jobs.registry.workloads()] == ["running"]
     second.close()
+
+
+def test_a_launchers_pause_that_the_runner_never_saw_is_written_again(tmp_path: Path) -> None:
+    """Launcher and agent wrote a document of the same number in the same moment; the runner took the agent's and runs on."""
+    rig = Served.of(tmp_path, ["cooperative_pause"])
+    attempt = rig.jobs.start(rig.workloads.start("stranger").job)
+    rig.until(lambda: attempt.state == "running")
+    told = {"count": 1, "why": "no byte", "how": "paused", "mono_s": time.monotonic()}
+    (attempt.folder.root / "lost.json").write_text(json.dumps(told))
+    rig.until(lambda: attempt.hold_confirmed)
+    assert attempt.state == "held"
+    rig.jobs.release(attempt.attempt_id)
+    rig.until(lambda: attempt.state == "running")
+    rig.close()
 
 
 def test_what_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
