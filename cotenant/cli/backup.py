@@ -18,15 +18,22 @@ __all__ = ["register"]
 
 
 def register(app: typer.Typer) -> None:
-    @command(app, "backup", example="cotenant backup /mnt/backup/mac-01.tar.gz")
+    @command(
+        app,
+        "backup",
+        example="cotenant backup /mnt/backup/mac-01.tar.gz\ncotenant backup /mnt/backup/mac-01.tar.gz --overwrite",
+    )
     def backup(
         file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write, .tar.gz.")],
+        overwrite: Annotated[
+            bool, typer.Option("--overwrite", help="Replace the file where it is there, once the new one is whole.")
+        ] = False,
     ) -> OperationResult:
         """Journals, keys, modules, reports, the embedded store and server, in one file. The node may go on meanwhile."""
         from cotenant.fleet.backup import backup as write
 
         in_force = settings()
-        manifest = write(in_force.home, file.expanduser())
+        manifest = write(in_force.home, file.expanduser(), overwrite=overwrite)
         return OperationResult(
             manifest | {"file": str(file)},
             messages=_not_in_it(in_force),

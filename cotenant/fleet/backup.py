@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 import os
+import shlex
 import sqlite3
 import tarfile
 import tempfile
@@ -44,27 +45,34 @@ FILES = (
 )
 
 
-def backup(home: Path, target: Path) -> dict[str, Any]:
+def backup(home: Path, target: Path, *, overwrite: bool = False) -> dict[str, Any]:
     """Write ``target`` (a .tar.gz), whole or not at all, readable by its owner alone.
+
+    Args:
+        overwrite: a file that is there already is replaced, once the new one is whole and on the disk.
 
     Returns:
         The manifest: ``{format, cotenant, made_at, files: {name: sha256}}``.
 
     Raises:
-        Refused: the home has nothing to keep, or a database of it cannot be read.
+        Refused: the home has nothing to keep, a database of it cannot be read, or the target cannot be written.
     """
+    _check_target(target, overwrite)
     databases = [path for pattern in DATABASES for path in sorted(home.glob(pattern))]
     files = [path for pattern in FILES for path in sorted(home.glob(pattern)) if _is_plain(path)]
     if not databases:
         raise Refused("BACKUP_EMPTY", str(home), "it has no journal, store or server", "set COTENANT_HOME to the home")
-    target.parent.mkdir(parents=True, exist_ok=True)
     manifest: dict[str, Any] = {
         "format": FORMAT,
         "cotenant": VERSION,
         "made_at": datetime.now(UTC).isoformat(),
         "files": {},
     }
-    handle, draft = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    try:
+        handle, draft = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    except OSError as error:
+        why = f"its folder cannot be written to: {error.strerror or error}"
+        raise Refused("BACKUP_FAILED", str(target), why, "name a file in a folder of yours") from error
     try:
         with os.fdopen(handle, "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz") as tar, _workroom() as room:
             for path in databases:
@@ -78,11 +86,59 @@ def backup(home: Path, target: Path) -> dict[str, Any]:
             entry = tarfile.TarInfo(MANIFEST)
             entry.size, entry.mode = len(content), 0o600
             tar.addfile(entry, io.BytesIO(content))
-        os.replace(draft, target)
-    except BaseException:
+        with open(draft, "rb") as whole:
+            os.fsync(whole.fileno())  # a power cut must not leave an empty file in the place of the old backup
+        _put(Path(draft), target, overwrite)
+    except OSError as error:
+        why = f"{error.strerror or error}; what was there before is as it was"
+        raise Refused(
+            "BACKUP_FAILED", str(target), why, "see whether the disk is full, or name another file"
+        ) from error
+    finally:
         Path(draft).unlink(missing_ok=True)
-        raise
     return manifest
+
+
+def _check_target(target: Path, overwrite: bool) -> None:
+    """Refused before anything is read: a mistyped path must neither cost an older backup nor make folders."""
+    if target.is_dir():
+        raise Refused(
+            "BACKUP_TARGET", str(target), "it is a folder", f"cotenant backup {_quoted(target / 'cotenant.tar.gz')}"
+        )
+    if not target.parent.is_dir():
+        there = target.parent.exists()
+        why = "its folder is no folder" if there else "its folder is not there"
+        raise Refused(
+            "BACKUP_TARGET", str(target), why, "name another file" if there else f"mkdir -p {_quoted(target.parent)}"
+        )
+    if not overwrite and os.path.lexists(target):
+        raise _exists(target)
+
+
+def _quoted(path: Path) -> str:
+    return shlex.quote(str(path))
+
+
+def _exists(target: Path) -> Refused:
+    why = "it is there already, and may be the only backup that there is"
+    return Refused(
+        "BACKUP_EXISTS", str(target), why, f"cotenant backup {_quoted(target)} --overwrite; or name another file"
+    )
+
+
+def _put(draft: Path, target: Path, overwrite: bool) -> None:
+    """Give the draft its name. Without ``overwrite`` one that came there meanwhile is refused, not replaced."""
+    if overwrite:
+        os.replace(draft, target)
+        return
+    try:
+        os.link(draft, target)
+    except FileExistsError:
+        raise _exists(target) from None
+    except OSError:  # a file system without hard links
+        if os.path.lexists(target):
+            raise _exists(target) from None
+        os.replace(draft, target)
 
 
 def restore(source: Path, home: Path) -> dict[str, Any]:

@@ -95,3 +95,56 @@ def test_a_file_that_is_no_whole_backup_writes_nothing(home: Path, tmp_path: Pat
 def test_an_empty_home_has_nothing_to_keep(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="no journal"):
         backup(tmp_path / "none", tmp_path / "b.tar.gz")
+
+
+def test_a_file_that_is_there_is_kept_and_replaced_only_when_asked(home: Path, tmp_path: Path) -> None:
+    journal(home).close()
+    file = tmp_path / "b.tar.gz"
+    file.write_bytes(b"an older backup")
+    with pytest.raises(Refused, match="there already") as refused:
+        backup(home, file)
+    assert file.read_bytes() == b"an older backup"
+    assert refused.value.remedy.startswith(f"cotenant backup {file} --overwrite")
+    assert backup(home, file, overwrite=True)["files"]
+    assert restore(file, tmp_path / "back")["files"]
+
+
+def test_a_backup_that_fails_leaves_the_older_one(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal(home).close()
+    file = tmp_path / "b.tar.gz"
+    file.write_bytes(b"an older backup")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("cotenant.fleet.backup._add", full)
+    with pytest.raises(Refused, match="No space left"):
+        backup(home, file, overwrite=True)
+    monkeypatch.undo()
+    (home / "nodes" / "local" / "journal.sqlite").write_bytes(b"no database" * 1000)
+    with pytest.raises(Refused, match=r"journal\.sqlite"):
+        backup(home, file, overwrite=True)
+    assert file.read_bytes() == b"an older backup"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.tar.gz", "home"], "no draft is left"
+
+
+def test_one_that_came_there_meanwhile_is_not_replaced(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal(home).close()
+    file = tmp_path / "b.tar.gz"
+    monkeypatch.setattr("cotenant.fleet.backup._check_target", lambda *_: file.write_bytes(b"another's"))
+    with pytest.raises(Refused, match="there already"):
+        backup(home, file)
+    assert file.read_bytes() == b"another's"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.tar.gz", "home"]
+
+
+def test_a_mistyped_path_makes_no_folders(home: Path, tmp_path: Path) -> None:
+    journal(home).close()
+    with pytest.raises(Refused, match="not there") as refused:
+        backup(home, tmp_path / "mnt" / "bakcup" / "b.tar.gz")
+    assert refused.value.remedy == f"mkdir -p {tmp_path / 'mnt' / 'bakcup'}"
+    with pytest.raises(Refused, match="is a folder"):
+        backup(home, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["home"]
