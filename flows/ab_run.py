@@ -87,7 +87,7 @@ def ab_run(
         washout_s: Seconds thrown away after each switch.
         margin: The slowdown that counts, as a fraction (0.02 is 2 %).
         off: How OFF holds the work: paused, or evicted to free its memory too.
-        max_hours: The run's cap, in hours.
+        max_hours: Hours of windows and washouts at most; what switching between them takes comes on top.
         first_look: The first number of counted blocks at which it is judged; higher sees rarer harm.
         feed: MODULE/STAGE that keeps the ON windows loaded; its results are thrown away.
         kind: ab for a measurement, null for an A/A check (no work at all), self for what this product itself costs.

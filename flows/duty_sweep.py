@@ -71,7 +71,7 @@ def duty_sweep(
         levels: The duties to try, ascending, each above 0 and at most 1. The sweep stops at the first that fails.
         window: Your hours in the node's local time, like 22:00-06:30. The sweep starts and stops in them and goes on the
             next night; empty for any hours.
-        max_hours: The longest that one level may take, in hours.
+        max_hours: Hours of windows and washouts that one level may take; what switching takes comes on top.
         window_s: Length of a counted window, in seconds.
         washout_s: Seconds thrown away after each switch.
         margin: The slowdown that counts, as a fraction (0.02 is 2 %).

@@ -116,7 +116,7 @@ def sweep_plan_markdown(plan: Mapping[str, Any], levels: Sequence[float], hours:
         f"# Sweep the duty of {spec.work} beside {spec.rule} on {spec.node}",
         "",
         f"- **Levels:** {', '.join(f'{level:g}' for level in levels)}; one run each, and none after the first that fails",
-        f"- **When:** {when}; {longest} at most for all",
+        f"- **When:** {when}; {longest} at most for all, switching included",
         "",
         "The first level's plan:",
         "",

@@ -59,7 +59,7 @@ def register(ab: typer.Typer) -> None:
             float,
             typer.Option(
                 "--max-hours",
-                help="Measuring stops being extended after this; blocks that were left out may add a little.",
+                help="Hours of windows and washouts at most; what switching takes comes on top.",
             ),
         ] = 8.0,
         first_look: Annotated[int, typer.Option("--first-look", help="Blocks before the first look: 8, 12, 16, …")] = 8,

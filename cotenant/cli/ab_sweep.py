@@ -46,7 +46,9 @@ def register(ab: typer.Typer) -> None:
             str,
             typer.Option("--window-of-day", metavar="HH:MM-HH:MM", help="Your hours, in the node's local time."),
         ] = "",
-        max_hours: Annotated[float, typer.Option("--max-hours", help="The longest that one level may take.")] = 8.0,
+        max_hours: Annotated[
+            float, typer.Option("--max-hours", help="Hours of windows and washouts of one level at most.")
+        ] = 8.0,
         window: Annotated[float, typer.Option("--window", help="Length of a counted window, in seconds.")] = 300.0,
         washout: Annotated[float, typer.Option("--washout", help="Seconds discarded after each switch.")] = 60.0,
         margin: Annotated[float, typer.Option("--margin", help="The slowdown that counts, as a fraction.")] = 0.02,

@@ -16,6 +16,7 @@ __all__ = [
     "duration_words",
     "longest_hours",
     "more_words",
+    "most_words",
     "plan_words",
     "planned_blocks",
     "planned_hours",
@@ -38,7 +39,7 @@ def planned_hours(spec: RunSpec) -> float:
 
 
 def longest_hours(spec: RunSpec) -> float:
-    """The longest that the run may take, blocks left out and repeated included."""
+    """No block begins that would end later: --max-hours of windows and washouts, the reference, and what switching takes."""
     return longest_s(spec) / 3600.0
 
 
@@ -61,11 +62,23 @@ def plan_words(spec: RunSpec) -> str:
     if spec.kind == "null":
         return f"{text}; judged once, after {stops[0]} blocks"
     judged = ", ".join(str(n) for n in stops[:3]) + (f", … {stops[-1]}" if len(stops) > 3 else "")
-    text += (
-        f"; judged at {judged} counted blocks, and done at the first look that decides. While undecided it goes on, "
-        f"at most {most_blocks(spec)} blocks or {duration_words(longest_s(spec))}"
+    return (
+        f"{text}; judged at {judged} counted blocks, and done at the first look that decides. "
+        f"While undecided it goes on: {most_words(spec)}"
     )
-    return text
+
+
+def most_words(spec: RunSpec) -> str:
+    """The longest that an undecided run goes on. Its hours are windows and washouts; what switching takes comes on top."""
+    blocks = most_blocks(spec)
+    measured_s = blocks * spec.block_s
+    hours = f"{duration_words(measured_s)} of windows and washouts"
+    if measured_s > 3600.0 * spec.max_hours:  # so short that blocks left out may be repeated beyond it
+        hours += f", {blocks - spec.n_max} of them only in the place of blocks left out"
+    return (
+        f"at most {blocks} blocks, {hours}. What switching takes comes on top, and no block begins that would end "
+        f"after {duration_words(longest_s(spec))}"
+    )
 
 
 def more_words(decision: Decision) -> str:

@@ -62,7 +62,7 @@ def test_a_sweep_from_form_to_report(rig: Rig, page: Page, pictures: Path) -> No
         fill(page, "The node to measure on", NODE)
         fill(page, "The rule of the node's protection section", "trainer")
         fill(page, "The fleet work under test", "cpu")
-        fill(page, "The longest that one level may take", "0.14")
+        fill(page, "Hours of windows and washouts that one level may take", "0.14")
         fill(page, "Length of a counted window", "5")
         fill(page, "Seconds thrown away after each switch", "1")
         fill(page, "The slowdown that counts", "0.03")

@@ -12,12 +12,14 @@ from policies.harness.plan_text import (
     duration_words,
     longest_hours,
     more_words,
+    most_words,
     plan_words,
     planned_blocks,
     planned_hours,
     refusal_words,
     verdict_sentence,
 )
+from policies.harness.schedule import End, NextBlock, longest_s, most_blocks, next_action
 from policies.harness.verdict import Decision
 from policies.statistics import decide
 
@@ -150,9 +152,25 @@ def test_hours() -> None:
 def test_the_plan_in_words() -> None:
     assert plan_words(spec()) == (
         "12 blocks of two 300 s windows and two 60 s washouts, about 2.4 h; judged at 8, 12, 16, … 40 counted blocks, "
-        "and done at the first look that decides. While undecided it goes on, at most 40 blocks or 8.3 h"
+        "and done at the first look that decides. While undecided it goes on: at most 40 blocks, 8.0 h of windows and "
+        "washouts. What switching takes comes on top, and no block begins that would end after 8.3 h"
     )
     assert "judged once, after 12 blocks" in plan_words(spec(kind="null"))
+
+
+@pytest.mark.parametrize("max_hours", [1.6, 2.1, 8.0, 40.5])
+def test_the_hours_of_a_plan_are_those_that_were_asked_for_and_its_end_is_the_schedules(max_hours: float) -> None:
+    asked = spec(max_hours=max_hours)
+    said = most_words(asked)
+    measured_h = most_blocks(asked) * asked.block_s / 3600.0
+    assert f"{measured_h:.1f} h of windows" in said
+    # The only blocks beyond the hours that were asked for are those that repeat left-out ones, and they are said.
+    assert (measured_h > max_hours + 1e-9) == ("only in the place of blocks left out" in said)
+    last = most_blocks(asked) - 1
+    within = asked.reference_s + last * (asked.block_s + 30.0)
+    assert isinstance(next_action(asked, [], {}, elapsed_s=within), NextBlock)
+    assert isinstance(next_action(asked, [], {}, elapsed_s=longest_s(asked) - asked.block_s + 1.0), End)
+    assert said.endswith(f"after {longest_s(asked) / 3600:.1f} h")
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(45, "45 s"), (720, "12 min"), (5400, "1.5 h"), (8640, "2.4 h")])
