@@ -84,6 +84,16 @@ class Group:
         """Whether the rule's condition holds: the program runs, or a process that may be it does."""
         return bool(self.holding)
 
+    @property
+    def doubted(self) -> tuple[ProcInfo, ...]:
+        """Unreadable processes for which it cannot be told what the program is: none is certain, or nothing that can be
+        read sets them apart from those that are. One of another account and another name counts for holding alone.
+        """
+        names, uids = {proc.name for proc in self.roots}, {proc.uid for proc in self.roots}
+        if not self.roots or None in names or None in uids:
+            return self.unreadable
+        return tuple(proc for proc in self.unreadable if proc.name in {None, *names} or proc.uid in {None, *uids})
+
 
 def expand_home(match: Match, home: str) -> Match:
     """``match`` with a leading ``~/`` of its paths in ``home``, the home of the section's owner."""

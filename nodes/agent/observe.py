@@ -425,9 +425,9 @@ class Observer:
         return [self._words(p) for p in found.roots] if found else []
 
     def program_unknown(self, rule: str) -> bool:
-        """No process certainly is the program, and some may be it: what runs cannot be told."""
+        """Some process may be the program and cannot be judged: what runs cannot be told, whatever else is known to run."""
         found = self._groups.get(rule)
-        return found is None or (not found.roots and bool(found.unreadable))
+        return found is None or bool(found.doubted)
 
     def program_pids(self) -> tuple[set[int], set[int]]:
         """(processes that certainly are protected programs, processes that may be one and cannot be judged)."""

@@ -53,7 +53,7 @@ class Planner:
             )
         source = self._source(spec, rule)
         work = self._work(spec)
-        warnings = self._forbidden(spec, work) + _source_warnings(source)
+        warnings = self._forbidden(spec, work) + _source_warnings(source) + self._program_warnings(spec)
         limit = rule.protect.max_slowdown if rule.protect is not None else None
         if limit is not None and spec.margin > limit:
             warnings.append(f"the margin ({spec.margin:g}) is wider than the rule's max_slowdown ({limit:g})")
@@ -78,6 +78,14 @@ class Planner:
             "attempts_before": before,
             "certificate_kind": "none" if spec.kind != "ab" else "demonstration" if spec.demonstration else "certificate",
         }  # fmt: skip
+
+    def _program_warnings(self, spec: RunSpec) -> list[str]:
+        if spec.kind != "ab" or not self.agent.observer.program_unknown(spec.rule):
+            return []
+        return [
+            "a process that may be the program cannot be judged (PROTECTION_UNREADABLE): while it runs, no certificate is "
+            "earned and none is in force; match by a key that the agent can read, or let it read that process"
+        ]
 
     def _rule(self, spec: RunSpec) -> Rule:
         rule = self.agent.section.rule(spec.rule)

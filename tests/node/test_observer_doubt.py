@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -72,3 +73,14 @@ def test_the_rule_of_another_owners_home_is_another_rule() -> None:
     seen.home = "/home/b"
     seen.configure(section('"present"'))
     assert "x" not in seen._states, "never judged, which counts as holding"
+
+
+def test_a_certificate_is_not_vouched_for_by_one_program_while_another_cannot_be_read() -> None:
+    """Of two processes that match one can be read: what the other runs is unknown, so the fingerprint is."""
+    seen = observer('"present"')
+    hidden = ProcInfo(pid=4_000_002, start_ticks=6, ppid=1, name="x", uid=1000)
+    program = replace(PROC, uid=1000)
+    seen._groups["x"] = Group(roots=(program,), members=(program,), holding=(program,))
+    assert not seen.program_unknown("x")
+    seen._groups["x"] = Group(roots=(program,), members=(program,), unreadable=(hidden,), holding=(program, hidden))
+    assert seen.program_unknown("x")

@@ -186,6 +186,29 @@ def test_an_unreadable_child_of_the_program_is_a_member_and_not_counted_apart() 
     assert found.unreadable == ()
 
 
+@pytest.mark.parametrize(
+    ("facts", "doubted"),
+    [
+        ({}, True),
+        ({"name": "python3", "uid": 0}, True),
+        ({"name": "sshd", "uid": 1000}, True),
+        ({"name": "sshd"}, True),
+        ({"uid": 0}, True),
+        ({"name": "sshd", "uid": 0}, False),
+    ],
+)
+def test_beside_a_known_program_an_unreadable_process_is_it_too_unless_owner_and_name_say_no(
+    facts: dict[str, object], doubted: bool
+) -> None:
+    """Unknown is never the same; but another account's daemon, whose path cannot be read, is no doubt about the program."""
+    program = ProcInfo(10, 5, 1, name="python3", exe="/opt/trainer/bin/python3", argv=("python3", "train.py"), uid=1000)
+    other = ProcInfo(11, 6, 1, **{"name": None, "uid": None, **facts})  # type: ignore[arg-type]
+    found = group(rule(path_prefix="/opt/trainer/"), [program, other])
+    assert pids(found.unreadable) == [11], "it holds in any case"
+    assert bool(found.doubted) is doubted
+    assert group(rule(path_prefix="/opt/trainer/"), [other]).doubted == (other,)
+
+
 def test_ignored_processes_are_seen_by_no_other_rule_but_doubt_is_not_ignored() -> None:
     updater = Rule.model_validate({"id": "i", "match": {"path_prefix": "/games/updater/"}, "ignore": True})
     games = rule("self", "g", path_prefix="/games/")
