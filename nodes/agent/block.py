@@ -19,7 +19,8 @@ from policies.harness.rows import Arm, BlockRow, BlockState, LeftOut, Order, Uni
 from policies.harness.validity import DEATHS, Happening, Part, foremost
 
 if TYPE_CHECKING:
-    from nodes.agent.core import Agent, TestedUnit
+    from nodes.agent.core import Agent
+    from nodes.agent.under_test import TestedUnit
 
 __all__ = ["BlockRunner"]
 
@@ -142,20 +143,20 @@ class BlockRunner:
         self.agent.journal.write(code, {"run": run.run, "block": self.number, "arm": self.arm})
         if run.part == "grant":
             if spec.feed is not None:
-                self.agent.feed(run)
+                self.agent.under_test.feed(run)
             began = monotonic_s()
-            await self._until("waiting", began + WORK_STARTS_WITHIN_S, self.agent.work_runs)
-            if not self.agent.work_runs(run):
-                why = self.agent.why_not_running(run)
+            await self._until("waiting", began + WORK_STARTS_WITHIN_S, self.agent.under_test.runs)
+            if not self.agent.under_test.runs(run):
+                why = self.agent.under_test.why_not_running(run)
                 raise _LeftOut(("no_dose", f"the work did not run within {WORK_STARTS_WITHIN_S:.0f} s: {why}"))
             self.waited_for_work_s = monotonic_s() - began
             self._watch_for_collapse()
             return
-        await self._until("waiting", monotonic_s() + HELD_WITHIN_S, self.agent.work_held)
-        if not self.agent.work_held(run):
-            self.agent.stop_tested_work(run, "it did not hold when asked; OFF must be off")
-            await self._until("waiting", monotonic_s() + STOPPED_WITHIN_S, self.agent.work_held)
-        if not self.agent.work_held(run):
+        await self._until("waiting", monotonic_s() + HELD_WITHIN_S, self.agent.under_test.held)
+        if not self.agent.under_test.held(run):
+            self.agent.under_test.stop(run, "it did not hold when asked; OFF must be off")
+            await self._until("waiting", monotonic_s() + STOPPED_WITHIN_S, self.agent.under_test.held)
+        if not self.agent.under_test.held(run):
             limit_s = HELD_WITHIN_S + STOPPED_WITHIN_S
             raise _LeftOut(("not_held", f"the work could be neither held nor stopped within {limit_s:.0f} s"))
 
@@ -182,10 +183,10 @@ class BlockRunner:
         # A window with a hole in it (a counter that restarted, lines that may be lost) has no count: unknown is not less.
         whole = view.readable and counted.void_s == 0.0 and counted.unknown_s == 0.0
         events = counted.events if whole else None
-        ran_s = agent.work_ran_s(run, begin.at_s, end.at_s) if run.part == "grant" else 0.0
+        ran_s = agent.under_test.ran_s(run, begin.at_s, end.at_s) if run.part == "grant" else 0.0
         units = self._units(begin, end, length_s)
         dosed = units
-        if run.part == "grant" and agent.tests_device_work(run):
+        if run.part == "grant" and agent.under_test.has_device_work(run):
             dosed = tuple(unit for unit in units if end.units[unit.attempt].device)
         shares = [unit.share for unit in dosed]
         unknown = next((u.unknown_reason for u in dosed if u.share is None), None)
@@ -245,7 +246,7 @@ class BlockRunner:
     # -- readings ---------------------------------------------------------------------------------------------------
 
     def _edge(self, since_s: float | None, only: frozenset[str] | None) -> _Edge:
-        return _Edge(monotonic_s(), self.agent.busy_totals(self.run, since_s, only))
+        return _Edge(monotonic_s(), self.agent.under_test.busy_totals(self.run, since_s, only))
 
     @staticmethod
     def _units(begin: _Edge, end: _Edge, length_s: float) -> tuple[UnitDose, ...]:

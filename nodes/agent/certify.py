@@ -61,7 +61,7 @@ class Certifier:
         agent = self.agent
         rested = agent.runs.active is not None and agent.runs.active.resting
         record = agent.runs.end(run, ending, reason, verdict)
-        agent.end_feed(run)
+        agent.under_test.end_feed(run)
         if rested:
             agent.tick()  # nothing was looked at while it rested: a program may have come meanwhile
         else:
@@ -167,7 +167,7 @@ class Certifier:
             demonstration=spec.demonstration or bool(record["source"]["timed"]),
             # Units of work are not timed by the agent; the runner's own word is not enough for a certificate.
             longest_unit_s=None,
-            meter=self.agent.meter_words([(str(work["module"]), str(work["stage"])) for work in record["work"]]),
+            meter=self.agent.units.meter_words([(str(work["module"]), str(work["stage"])) for work in record["work"]]),
             now=utc_now(),
             key=self.key,
         )

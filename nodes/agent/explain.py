@@ -65,7 +65,7 @@ def _job(agent: Agent, job: Job, live: dict[int, Attempt]) -> dict[str, Any]:
 
 def _reasons(agent: Agent, job: Job, attempt: Attempt | None) -> list[Reason]:
     if attempt is not None:
-        units = [agent.unit(each) for each in agent.jobs.attempts() if each.state != "stopping"]
+        units = [agent.units.of_attempt(each) for each in agent.jobs.attempts() if each.state != "stopping"]
         wanted = next((each for each in desired(units, agent.view) if each.attempt == attempt.attempt_id), None)
         if attempt.stopping is not None:
             return [Reason("JOB_STOPPING", attempt.stopping.reason)]
@@ -75,7 +75,7 @@ def _reasons(agent: Agent, job: Job, attempt: Attempt | None) -> list[Reason]:
     for waiting, left_s in agent.jobs.backing_off():
         if waiting.job == job.job:
             return [Reason("JOB_BACKOFF", f"its last attempt failed; the next one may begin in {left_s:.0f} s")]
-    why = agent.why_waiting(job)
+    why = agent.admitting.why_waiting(job)
     if not why and job.code is not None:
         # nothing keeps it from starting but what its last try was refused for
         return [Reason(job.code if job.code in CODES else "JOB_WAITING", job.reason or "", job.remedy or "")]

@@ -90,7 +90,7 @@ class Governing:
         certified = view.gpu_jobs == "certified"
         rules = [rule.id for rule in holding_rules(view)]
         in_force, lapsed = self.certificates.now(rules if certified else ())
-        live = [(agent.unit(each), each) for each in agent.jobs.attempts() if each.state != "stopping"]
+        live = [(agent.units.of_attempt(each), each) for each in agent.jobs.attempts() if each.state != "stopping"]
         held_back = [(unit, attempt) for unit, attempt in live if rules_beside(unit, view)]
         beside = [(unit, [rule.id for rule in rules_beside(unit, view)]) for unit, _ in held_back]
         taking = sharing(beside, in_force, self.judgement.verdicts, self._distrusted(now_s))
@@ -249,7 +249,9 @@ class Governing:
 
     def view(self) -> dict[str, Any]:
         """``duty_view`` of this moment: the units that run, each with the duty that its control document has."""
-        live = [a for a in self.agent.jobs.attempts() if a.state != "stopping" and self.agent.unit(a).device]
+        live = [
+            a for a in self.agent.jobs.attempts() if a.state != "stopping" and self.agent.units.of_attempt(a).device
+        ]
         names = [UnitName(a.attempt_id, a.module, a.stage, a.attempt_id) for a in live]
         sharing = {a.attempt_id: a.duty for a in live if a.duty is not None and a.attempt_id in self.inputs.units}
         outputs = dataclasses.replace(self.outputs, shares=sharing)

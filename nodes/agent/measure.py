@@ -65,7 +65,7 @@ class Measurer:
         agent.evaluate("tick")
         held = await self._wait(active, "waiting", HELD_WITHIN_S, held=True)
         if not held:
-            agent.stop_tested_work(active, "it did not hold for the reference")
+            agent.under_test.stop(active, "it did not hold for the reference")
             held = await self._wait(active, "waiting", HELD_WITHIN_S, held=True)
         begin_s = monotonic_s()
         agent.sources_keep_since(active.spec.rule, begin_s - 60.0)
@@ -91,7 +91,7 @@ class Measurer:
         until_s = monotonic_s() + limit_s
         active.now.part, active.now.until_s = part, until_s
         while monotonic_s() < until_s:
-            if held and self.agent.work_held(active):
+            if held and self.agent.under_test.held(active):
                 return True
             self.agent.runs.need_active(active.run)
             await self.agent.next_pulse(until_s - monotonic_s())
@@ -166,7 +166,7 @@ class Measurer:
             active.measuring = None
             self._blocks.pop((active.run, number), None)
             if agent.runs.active is not active:
-                agent.end_feed(active.run)
+                agent.under_test.end_feed(active.run)
 
     def look(self, run: str, look: dict[str, Any]) -> dict[str, Any]:
         self.agent.runs.need_active(run)

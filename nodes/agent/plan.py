@@ -180,7 +180,7 @@ class Planner:
                 continue
             gpu_use = module.manifest.runner.gpu.use
             for stage in module.stages:
-                if not selector.selects(module.module, stage, device=agent.is_device(gpu_use)):
+                if not selector.selects(module.module, stage, device=agent.units.is_device(gpu_use)):
                     continue
                 jobs = [
                     j
@@ -218,7 +218,7 @@ class Planner:
                 + (f"; not ready: {', '.join(not_ready)}" if not_ready else ""),
                 "cotenant module list",
             )
-        unmetered = [f["short"] for f in found if agent.on_gpu(f["module"], f["stage"])]
+        unmetered = [f["short"] for f in found if agent.units.on_gpu(f["module"], f["stage"])]
         why = agent.gpus.meters.cannot_meter() if unmetered else None
         if why is not None:
             raise Refused(
@@ -263,7 +263,7 @@ class Planner:
                 0,
                 item["module"],
                 item["stage"],
-                agent.is_device(item["gpu_use"]),
+                agent.units.is_device(item["gpu_use"]),
                 True,
                 "plan" if spec.feed else None,
                 digest=item["digest"],

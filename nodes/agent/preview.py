@@ -54,14 +54,14 @@ def preview(agent: Agent, text: str, scope: Scope) -> dict[str, Any]:
 def _held(agent: Agent, view: NodeView) -> list[dict[str, Any]]:
     """Jobs that the view holds, running ones first."""
     attempts = [attempt for attempt in agent.jobs.attempts() if attempt.state != "stopping"]
-    wanted = {each.attempt: each for each in desired([agent.unit(attempt) for attempt in attempts], view)}
+    wanted = {each.attempt: each for each in desired([agent.units.of_attempt(attempt) for attempt in attempts], view)}
     found = [
         _row(attempt.job_id, wanted[attempt.attempt_id].action, wanted[attempt.attempt_id].reasons)
         for attempt in attempts
         if wanted[attempt.attempt_id].reasons
     ]
     for job in agent.jobs.waiting():
-        if why := reasons(agent.unit_of_job(job), view):
+        if why := reasons(agent.units.of_job(job), view):
             found.append(_row(job.job, "wait", why))
     return found
 

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from nodes.agent.block import BlockRunner, _Edge
-from nodes.agent.core import Agent
-from nodes.agent.core import TestedUnit as Metered
+from nodes.agent.under_test import TestedUnit as Metered
+from nodes.agent.under_test import UnderTest
 from nodes.meters.reading import Unreadable
 from policies.units import NodeView, RuleView, RunView, Unit, duties, reasons
 from policies.work import WorkSelector
@@ -54,18 +54,19 @@ class AgentStub:
         self.device_work, self.sim = device_work, sim
         self.only: list[frozenset[str] | None] = []
         self.calls = 0
+        self.under_test = self
 
     def program_devices(self, rule: str) -> frozenset[str] | None:
         self.calls += 1
         return frozenset({f"GPU-{self.calls}"})
 
-    def tests_device_work(self, run: Any) -> bool:
+    def has_device_work(self, run: Any) -> bool:
         return self.device_work
 
     def progress(self, rule: str) -> Any:
         return SimpleNamespace(track=Track(), readable=True)
 
-    def work_ran_s(self, run: Any, begin_s: float, end_s: float) -> float:
+    def ran_s(self, run: Any, begin_s: float, end_s: float) -> float:
         return end_s - begin_s
 
     def busy_totals(self, run: Any, since_s: float | None, only: frozenset[str] | None) -> dict[str, Metered]:
@@ -86,7 +87,7 @@ def window(agent: AgentStub, part: str) -> Any:
         return None
 
     def edge(since_s: float | None, only: frozenset[str] | None) -> _Edge:
-        return _Edge(next(edges), agent.busy_totals(run, since_s, only))
+        return _Edge(next(edges), agent.under_test.busy_totals(run, since_s, only))
 
     block._until, block._edge = at_once, edge  # type: ignore[method-assign, assignment]
     return asyncio.run(block._window(1))
@@ -115,7 +116,7 @@ def test_whether_a_run_tests_device_work_is_told_by_its_record() -> None:
         record = {"work": [{"module": "sim", "stage": "run"}, *([{"module": "llm", "stage": "batch"}] if gpu else [])]}
         agent = SimpleNamespace(
             runs=SimpleNamespace(record=lambda run, record=record: record),
-            _device_work=lambda module, stage: module == "llm",
+            units=SimpleNamespace(device_work=lambda module, stage: module == "llm"),
         )
         run = cast(Any, SimpleNamespace(run="r1"))
-        assert Agent.tests_device_work(cast(Agent, agent), run) is expected
+        assert UnderTest(cast(Any, agent)).has_device_work(run) is expected
