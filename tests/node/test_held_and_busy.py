@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from nodes.agent.core import Agent
+from nodes.agent.enforcing import Enforcing
 from nodes.agent.verbs import Verbs
 from nodes.meters.reading import Unreadable
 from policies.section import digest
@@ -16,9 +17,8 @@ from policies.section import digest
 
 def agent_with(attempt: Any, stopped: list[str], on_gpu: bool = True) -> Any:
     jobs = SimpleNamespace(attempts=lambda: [attempt], stop=lambda name, why, requeue, fault: stopped.append(name))
-    return SimpleNamespace(
-        jobs=jobs, shares={}, _going_on={}, on_gpu=lambda *_: on_gpu, journal=SimpleNamespace(write=lambda *_: None)
-    )
+    units = SimpleNamespace(on_gpu=lambda *_: on_gpu)
+    return SimpleNamespace(jobs=jobs, shares={}, units=units, journal=SimpleNamespace(write=lambda *_: None))
 
 
 def held(since_s: float | None = 100.0, state: str = "held") -> Any:
@@ -50,9 +50,10 @@ def test_what_no_pause_holds_is_stopped(
 ) -> None:
     stopped: list[str] = []
     agent = agent_with(held(state=state), stopped, on_gpu)
+    enforcing = Enforcing(agent)
     for number, share in enumerate(shares):
         agent.shares = {"a": share}
-        Agent._end_what_no_pause_holds(cast(Agent, agent), at_s + 2.0 * number)
+        enforcing.end_what_no_pause_holds(at_s + 2.0 * number)
     assert stopped == (["a"] if ends else [])
 
 
