@@ -204,7 +204,7 @@ def test_an_agent_that_dies_in_an_end_or_an_offer_does_the_rest_when_asked_again
             node.offer("high")
     assert node.offer("high")["run"] == "high"
     with monkeypatch.context() as dying:
-        dying.setattr(node.agent, "end_feed", _die)
+        dying.setattr(node.agent.under_test, "end_feed", _die)
         with pytest.raises(KeyboardInterrupt):
             node.run("bad", ratio=0.3, ending="slowdown", duty=0.2, dose=0.2)
     node.certifier.end("bad", "slowdown", "test", None)
