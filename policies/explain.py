@@ -86,7 +86,13 @@ def node_state(node: NodeView) -> list[dict[str, Any]]:
             if phase.on:
                 does.append(f"phase {phase.index + 1} is on" + ("" if phase.readable else " (it cannot be read)"))
         if rule.id in holding:
-            does.append("holds device work back" + (" that has no certificate" if node.gpu_jobs == "certified" else ""))
+            uncertified = " that has no certificate" if node.gpu_jobs == "certified" else ""
+            doubt = (
+                ""
+                if rule.uses_device
+                else f" ({rule.device_doubt or 'whether its program uses the device cannot be told'})"
+            )
+            does.append(f"holds device work back{uncertified}{doubt}")
         if rule.protects and node.mode != "fleet_first" and rule.level != "free":
             does.append(f"other fleet work is {rule.level}: {rule.reaction_why or 'not judged yet'}")
         if node.mode == "strict_yield" and rule.holding:

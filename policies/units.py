@@ -106,6 +106,8 @@ class RuleView:
     reserve: Reserve = NO_RESERVE
     devices: frozenset[str] | None = None
     """The devices its program uses, or may use; None: it may be any."""
+    device_doubt: str = ""
+    """Why it cannot be told whether it uses one, in words."""
 
     @property
     def protects(self) -> bool:
@@ -331,7 +333,7 @@ def _device_reasons(unit: Unit, node: NodeView, exempt: str | None) -> list[Reas
         Reason(
             "PROTECTION_PAUSE",
             f"rule {rule.id} holds device work back while its program uses the device"
-            + ("" if rule.uses_device else " (whether it does cannot be told)"),
+            + ("" if rule.uses_device else f" ({rule.device_doubt or 'whether it does cannot be told'})"),
             f"it runs when the program does not use the device; to measure it: cotenant protection ab start NODE --rule {rule.id}",
         )
         for rule in holding

@@ -14,7 +14,7 @@ from nodes.clock import monotonic_s
 from nodes.identity import ProcessId
 from nodes.jobs import Attempt
 from nodes.jobs.workdir import read_document
-from nodes.meters.device import DeviceMeters, UnitPids
+from nodes.meters.device import WAIT_S, DeviceMeters, UnitPids
 from nodes.meters.reading import Unreadable
 from policies.devices import DeviceView, Placement, place
 from policies.manifest import Gpu
@@ -43,13 +43,27 @@ class Gpus:
         self._told: dict[str, frozenset[str]] = {}
         self._strayed: set[str] = set()
         self._protected: Collection[int] = ()
+        self._at_rest: set[str] = set()
+        self._moving: dict[str, frozenset[str] | None] = {}
+        self._ran: list[frozenset[str] | None] = []
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def read(
-        self, now_s: float, protected: Collection[int], trees: Mapping[str, Sequence[ProcessId]], wait_s: float = 0.05
+        self, now_s: float, protected: Collection[int], trees: Mapping[str, Sequence[ProcessId]]
+    ) -> frozenset[str] | None:
+        """Read what is due. ``protected``: pids of protected programs; ``trees``: processes by attempt.
+
+        Answers with the devices that fleet work may have been on since this was last asked; None: any.
+        """
+        self._read(now_s, protected, trees, WAIT_S)
+        ran, self._ran = self._ran, []
+        known = [keys for keys in ran if keys is not None]
+        return frozenset[str]().union(*known) if len(known) == len(ran) else None
+
+    def _read(
+        self, now_s: float, protected: Collection[int], trees: Mapping[str, Sequence[ProcessId]], wait_s: float
     ) -> None:
-        """Read what is due. ``protected``: pids of protected programs; ``trees``: processes by attempt."""
         self._protected = protected
         live = {attempt.attempt_id: attempt for attempt in self._attempts()}
         self._told = {name: told for name, told in self._told.items() if name in live}
@@ -63,6 +77,24 @@ class Gpus:
         for name, unit in units.items():
             if unit.devices is not None and self._strays(unit, now_s):
                 self._strayed.add(name)
+        self._see_who_ran(live)
+
+    def _see_who_ran(self, live: Mapping[str, Attempt]) -> None:
+        """A unit ran unless it was seen at rest at this look and at the one before, and used no device in between."""
+        at_rest = {
+            name
+            for name, attempt in live.items()
+            if attempt.state == "held" and attempt.hold_confirmed and not self._uses(name)
+        }
+        moving = {name: self.devices_of(attempt) for name, attempt in live.items() if self._uses_gpu(attempt)}
+        ended = [keys for name, keys in self._moving.items() if name not in live and name not in self._at_rest]
+        still = at_rest & self._at_rest
+        self._ran += [*ended, *(keys for name, keys in moving.items() if name not in still)]
+        self._at_rest, self._moving = at_rest, moving
+
+    def _uses(self, name: str) -> bool:
+        share = self.meters.unit_share(name)
+        return isinstance(share, float) and share > STRAY
 
     def _strays(self, unit: UnitPids, now_s: float) -> bool:
         """Whether a unit is seen on a device that it was not put on: from then on it may be on any."""
@@ -72,7 +104,7 @@ class Gpus:
     def read_now(self) -> None:
         """The newest figures for the edge of a window."""
         trees = {attempt.attempt_id: self._tree(attempt.attempt_id) for attempt in self._attempts()}
-        self.read(monotonic_s(), self._protected, trees, EDGE_WAIT_S)
+        self._read(monotonic_s(), self._protected, trees, EDGE_WAIT_S)
 
     def share(self, attempt: str) -> float | Unreadable:
         return self.meters.unit_share(attempt)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -35,6 +35,9 @@ from policies.units import NodeView, PhaseView, RuleView, RunView
 
 __all__ = ["Observer"]
 
+# Takes the time, pids of protected programs and processes by attempt; answers with the devices that fleet work may have been
+# on since it was last asked (None: any).
+DeviceReader = Callable[[float, set[int], Mapping[str, Sequence[ProcessId]]], Collection[str] | None]
 PHASE_ON = ("on",)
 NOTHING: Mapping[int, Paused] = {}
 
@@ -75,7 +78,8 @@ class Observer:
         self.footprints: dict[str, int | None] = {}
         self.programs_hold_bytes = 0
         self.devices: DeviceMeters | None = None
-        self.read_devices: Callable[[float, set[int], Mapping[str, Sequence[ProcessId]]], None] | None = None
+        self.read_devices: DeviceReader | None = None
+        self._fleet_on: Collection[str] | None = None
         self._device_use_of: dict[str, UseState] = {}
 
     def configure(self, section: Section) -> None:
@@ -123,10 +127,10 @@ class Observer:
         self.table.refresh(now_s)
         self._match({who.pid for tree in trees.values() for who in tree} | {os.getpid()})
         if self.read_devices is not None:
-            self.read_devices(now_s, self._metered_pids(), trees)
+            self._fleet_on = self.read_devices(now_s, self._metered_pids(), trees)
         for rule in self._rules:
-            self._step_rule(rule, self._groups[rule.id], now_s)
             self._read_use(rule, self._groups[rule.id], now_s)
+            self._step_rule(rule, self._groups[rule.id], now_s)
             self._say_source(rule)
         self._step_harm(now_s)
         self._read_reserved()
@@ -166,10 +170,12 @@ class Observer:
         """Whether the rule's condition holds. What its program uses is read only where the condition asks for it."""
         cores, footprint, share = needs(rule.active_when) if found.present else (False, False, False)
         pids = [p.pid for p in found.holding]
+        # beside fleet work too little may be starvation: then what it uses is unknown, and unknown holds
+        told = share and not self._gpu_use(rule.id, now_s).doubted
         use = ProgramUse(
             self.table.cpu_cores_used(pids, now_s) if cores else None,
             footprint_bytes(pids) if footprint else None,
-            self._device_use(found, now_s) if share else None,
+            self._device_use(found, now_s) if told else None,
         )
         if condition_holds(rule, found.present, use) or not (cores or share):
             return condition_holds(rule, found.present, use)
@@ -235,7 +241,9 @@ class Observer:
         """More than 5 % of a GPU's time; with the CPU as duty device more than 5 % of a core."""
         if self._section.node.duty_device == "gpu":
             shares = {} if self.devices is None else self.devices.shares([p.pid for p in found.holding], now_s)
-            self._device_use_of[rule.id] = step_use(self._device_use_of.get(rule.id, UseState()), shares, now_s)
+            self._device_use_of[rule.id] = step_use(
+                self._device_use_of.get(rule.id, UseState()), shares, now_s, self._fleet_on
+            )
             return
         cores = self.table.cpu_cores_used([p.pid for p in found.holding], now_s)
         program = ((p.pid, p.start_ticks or 0) for p in found.holding)
@@ -298,6 +306,7 @@ class Observer:
                     active=state is None or state.active,
                     holding=state is None or state.holds,
                     uses_device=self._uses_device(rule.id, now_s),
+                    device_doubt=self._gpu_use(rule.id, now_s).why,
                     devices=self._gpu_use(rule.id, now_s).devices,
                     protects_progress="progress_rate" in metrics,
                     protects_share="gpu_share" in metrics,
@@ -476,6 +485,7 @@ class Observer:
                 "processes": self.processes(rule.id),
                 "unreadable": len(self._groups[rule.id].unreadable),
                 "uses_device": self._uses_device(rule.id, now_s),
+                "device_doubt": self._gpu_use(rule.id, now_s).why,
                 "devices": sorted(self._gpu_use(rule.id, now_s).devices or ()),
                 "other_work": (told := self.harm.describe(rule)).get("level"),
                 "reaction": told,

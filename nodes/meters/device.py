@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, Protocol
 from nodes.meters.nvml_probe import Inventory, Probe, nvidia_present
 from nodes.meters.reading import Memory, Unreadable, Use
 
-__all__ = ["Device", "DeviceMeters", "UnitPids"]
+__all__ = ["WAIT_S", "Device", "DeviceMeters", "UnitPids"]
 
 log = logging.getLogger(__name__)
 

@@ -53,6 +53,24 @@ def test_what_a_program_waits_for_is_no_share_of_a_gpu() -> None:
     assert not seen._holds(seen._rules[0], FOUND, 10.0)
 
 
+@pytest.mark.parametrize(("fleet_on", "holds"), [({"a"}, True), ({"b"}, False)])
+def test_a_program_that_is_starved_of_the_gpu_meets_its_condition(fleet_on: set[str], holds: bool) -> None:
+    """It had half of the device; with fleet work there it has 3 %: its rule stays active."""
+    seen = observer("{ gpu_active = { min_busy = 0.1 } }", "gpu")
+    rule, share = seen._rules[0], 0.5
+    seen.devices = cast(
+        Any,
+        SimpleNamespace(share=lambda pids, now_s: share, shares=lambda pids, now_s: {"a": (share, None)}),
+    )
+    seen._fleet_on = ()
+    seen._read_use(rule, FOUND, 0.0)
+    assert seen._holds(rule, FOUND, 0.0)
+    share, seen._fleet_on = 0.03, fleet_on
+    for tick in range(1, 100):
+        seen._read_use(rule, FOUND, 2.0 * tick)
+    assert seen._holds(rule, FOUND, 198.0) is holds
+
+
 def test_what_was_read_of_one_duty_device_says_nothing_of_the_other() -> None:
     """cpu, gpu and cpu again: what was idle before may be busy by now."""
     seen = observer('"present"')

@@ -1,0 +1,75 @@
+"""On which devices fleet work may have been between two looks."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from nodes.agent.gpus import Gpus
+from nodes.meters.reading import Unreadable
+
+
+def attempt(name: str, state: str = "running", confirmed: bool = False) -> Any:
+    return SimpleNamespace(attempt_id=name, state=state, hold_confirmed=confirmed, module="m", stage="s")
+
+
+class World:
+    def __init__(self) -> None:
+        self.live: list[Any] = []
+        self.shares: dict[str, float | Unreadable] = {}
+        meters = SimpleNamespace(
+            devices=(),
+            tick=lambda *args, **more: None,
+            shares=lambda pids, now_s: {},
+            unit_share=lambda name: self.shares.get(name, 0.0),
+        )
+        self.gpus = Gpus(cast(Any, meters), lambda: self.live, lambda name: [], lambda one: one.module == "m")
+        self.gpus.devices_of = lambda one: frozenset({one.attempt_id[0]})  # type: ignore[method-assign]
+
+    def look(self, *live: Any) -> frozenset[str] | None:
+        self.live = list(live)
+        return self.gpus.read(0.0, (), {})
+
+
+def test_a_unit_is_off_its_device_once_it_was_seen_at_rest_twice() -> None:
+    world = World()
+    assert world.look() == frozenset()
+    assert world.look(attempt("a1")) == {"a"}
+    assert world.look(attempt("a1", "held")) == {"a"}, "asked to hold, not seen to"
+    held = attempt("a1", "held", confirmed=True)
+    assert world.look(held) == {"a"}, "it ran until it came to rest"
+    assert world.look(held) == frozenset()
+    assert world.look(attempt("a1")) == {"a"}
+
+
+def test_what_ended_since_the_last_look_was_there() -> None:
+    world = World()
+    world.look(attempt("a1"), attempt("b1"))
+    assert world.look(attempt("b1")) == {"a", "b"}
+    assert world.look(attempt("b1")) == {"b"}
+
+
+def test_a_held_unit_that_still_uses_the_device_is_there() -> None:
+    world, held = World(), attempt("a1", "held", confirmed=True)
+    world.look(held)
+    world.shares["a1"] = 0.4
+    assert world.look(held) == {"a"}
+    world.shares["a1"] = 0.0
+    world.look(held)
+    assert world.look(held) == frozenset()
+
+
+def test_work_off_the_gpu_is_nowhere_and_work_on_any_device_is_everywhere() -> None:
+    world = World()
+    other = attempt("a1")
+    other.module = "off"
+    assert world.look(other) == frozenset()
+    world.gpus.devices_of = lambda one: None  # type: ignore[method-assign]
+    assert world.look(attempt("b1")) is None
+
+
+def test_a_look_at_a_windows_edge_takes_nothing_from_the_next_one() -> None:
+    world = World()
+    world.live = [attempt("a1")]
+    world.gpus.read_now()
+    assert world.look() == {"a"}
