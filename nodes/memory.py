@@ -48,10 +48,11 @@ def _number(path: str) -> int | None:
 
 def _stat(path: str, key: str) -> int:
     try:
-        for line in Path(path).read_text().splitlines():
-            name, _, value = line.partition(" ")
-            if name == key:
-                return int(value)
+        with open(path, "rb") as file:
+            for line in file:
+                name, _, value = line.partition(b" ")
+                if name == key.encode():
+                    return int(value)
     except (OSError, ValueError):
         pass
     return 0
@@ -111,13 +112,18 @@ def _group_pools(proc: Path, sys: Path) -> list[Pool]:
     return found
 
 
+_MACHINE = {b"MemTotal", b"MemAvailable", b"SwapTotal", b"SwapFree"}
+
+
 def read_memory(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> MemoryReading:
     """Read now. ``proc`` and ``sys`` may be fake trees."""
     facts: dict[str, int] = {}
     try:
-        for line in (proc / "meminfo").read_text().splitlines():
-            name, _, rest = line.partition(":")
-            facts[name] = int(rest.split()[0]) * 1024
+        with open(proc / "meminfo", "rb") as file:
+            for line in file:
+                name, _, rest = line.partition(b":")
+                if name in _MACHINE:
+                    facts[name.decode()] = int(rest.split()[0]) * 1024
     except (OSError, ValueError, IndexError):
         facts = {}
     machine = Pool(facts.get("MemTotal"), facts.get("MemAvailable"), "machine")

@@ -245,8 +245,8 @@ class ProcessTable:
             return
         same = stat.name == known.name and known.start_ticks is not None
         if same and not known.kernel_thread:
-            argv = self._argv(pid, bool(stat.flags & _KTHREAD))
-            same = argv is None or argv == known.argv
+            raw = self._cmdline(pid)
+            same = raw is None or raw == _joined(known.argv)
         if same:
             return
         try:
@@ -361,11 +361,17 @@ class ProcessTable:
     def _argv(self, pid: int, kernel: bool) -> tuple[str, ...] | None:
         if kernel:
             return ()
+        raw = self._cmdline(pid)
+        if raw is None:
+            return None
+        return tuple(map(os.fsdecode, raw.split(b"\0"))) if raw else ()
+
+    def _cmdline(self, pid: int) -> bytes | None:
+        """Arguments as the kernel gives them, less the zeros at the end."""
         try:
-            raw = self._bytes(f"{pid}/cmdline", MAX_CMDLINE_BYTES)
+            return self._bytes(f"{pid}/cmdline", MAX_CMDLINE_BYTES).rstrip(b"\0")
         except (_Gone, OSError):
             return None
-        return tuple(os.fsdecode(part) for part in raw.rstrip(b"\0").split(b"\0")) if raw.rstrip(b"\0") else ()
 
     def _uid(self, pid: int) -> int | None:
         """The real uid. A process that may not be dumped looks like root's to ``stat``, so ``status`` is read."""
@@ -388,6 +394,10 @@ class ProcessTable:
             raise _Gone from None
         finally:
             os.close(fd)
+
+
+def _joined(argv: tuple[str, ...] | None) -> bytes | None:
+    return None if argv is None else b"\0".join(map(os.fsencode, argv))
 
 
 def _after(child: ProcInfo, parent: ProcInfo) -> bool:
