@@ -73,6 +73,10 @@ class Settings(BaseModel):
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$",
         description="name of this machine's node where none is given; it names folders and a work queue, hence the pattern",
     )
+    owners_dir: Path = Field(
+        default=Path("/run/cotenant"),
+        description="where a system service has the sockets that it serves its owners on; asked where the home has no such node",
+    )
     store_url: str | None = Field(
         default=None, repr=False, description="SQLAlchemy URL of the store; by default store.sqlite in the home"
     )

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -19,6 +20,16 @@ __all__ = ["AgentClient", "AgentUnreachable", "node_dir", "socket_path"]
 # A unix socket path is limited to 108 bytes with its NUL; a longer home falls back to a short runtime directory.
 MAX_SOCKET_PATH_BYTES = 100
 DEFAULT_TIMEOUT_S = 30.0
+# What the socket itself says no to: the code that it is known by, and the next step.
+_PROTOCOL = {
+    -32601: ("AGENT_NO_VERB", "the agent is of another version: start it again"),
+    -32602: ("AGENT_NO_VERB", "the agent is of another version: start it again"),
+    -32001: (
+        "AGENT_NOT_YOURS",
+        "ask as the account that it runs as, or have it serve yours: cotenant service install --owners",
+    ),
+    -32002: ("AGENT_BUSY", "try again in a moment"),
+}
 
 
 class AgentUnreachable(Exception):
@@ -69,7 +80,8 @@ class AgentClient:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as conn:
                 conn.settimeout(min(5.0, _timeout_s))
                 conn.connect(str(self.path))
-                conn.sendall(request)
+                with contextlib.suppress(BrokenPipeError):  # it may have said why it does not serve us, and closed
+                    conn.sendall(request)
                 conn.settimeout(_timeout_s)
                 with conn.makefile("rb") as answers:
                     line = answers.readline()
@@ -87,5 +99,6 @@ class AgentClient:
             data = told.get("data")
             if isinstance(data, dict) and "code" in data:
                 raise Refused.from_dict(data)
-            raise Refused("AGENT_ERROR", method, str(told.get("message")), "see the agent's log")
+            code, remedy = _PROTOCOL.get(told.get("code"), ("AGENT_ERROR", "see the agent's log"))
+            raise Refused(code, method, str(told.get("message")), remedy)
         return answer["result"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from pathlib import Path
@@ -52,20 +53,32 @@ def start_command(home: Path, command: str) -> str:
     return f"COTENANT_HOME={shlex.quote(str(home))} cotenant {command}"
 
 
+def _socket(settings: Settings, node: str) -> tuple[Path, bool]:
+    """The socket to ask, and whether it is the owners': a system service's, where this home has no such node."""
+    from nodes.client import node_dir, socket_path
+
+    own = socket_path(settings.home, node)
+    owners = settings.owners_dir / f"{node}.owners.sock"
+    if os.path.exists(own) or os.path.isdir(node_dir(settings.home, node)) or not os.path.exists(owners):
+        return own, False
+    return owners, True
+
+
 class Agent:
-    """One node's agent, asked over its socket.
+    """One node's agent, asked over its socket; a system service's over the one that it has for its owners.
 
     Every question raises ``Refused`` where the agent says no or this home has other nodes and not this one, and
     ``Unreachable`` (with the command that starts the agent) where nobody answers.
     """
 
     def __init__(self, settings: Settings, node: str) -> None:
-        from nodes.client import AgentClient, socket_path
+        from nodes.client import AgentClient
 
         self.node = checked_name(node)
         self.home = settings.home
         self._settings = settings
-        self._client = AgentClient(socket_path(settings.home, self.node))
+        path, self._of_owners = _socket(settings, self.node)
+        self._client = AgentClient(path)
 
     def ask(self, verb: str, /, _timeout_s: float = CALL_S, **params: Any) -> Any:
         from nodes.client import AgentUnreachable
@@ -74,10 +87,22 @@ class Agent:
         try:
             return self._client.call(verb, _timeout_s=_timeout_s, **params)
         except Refused as refusal:  # the agent writes NODE for itself: a remedy is to be run as it stands
+            if refusal.code == "AGENT_NO_VERB" and self._of_owners:
+                raise Refused(
+                    "NOT_FOR_OWNERS",
+                    f"node {self.node}",
+                    f"its service takes no {verb} from its owners: they read, set the section and abort runs",
+                    "ask as the account that the service runs as",
+                ) from refusal
             raise Refused(
                 refusal.code, refusal.what, refusal.why, with_node(refusal.remedy, self.node), refusal.data
             ) from refusal
         except AgentUnreachable as error:
+            if self._of_owners:
+                start = "sudo systemctl restart cotenant-agent"
+                raise Unreachable(
+                    "AGENT_UNREACHABLE", f"node {self.node}", f"no agent answers on {error.path}: {error.why}", start
+                ) from error
             known = local_nodes(self.home)
             if known and self.node not in known:
                 raise _no_such_node(self.node, known) from error

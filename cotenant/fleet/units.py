@@ -1,7 +1,9 @@
-"""The systemd units of a node, as text: its agent, and the fleet side (server where there is none elsewhere, and worker).
+"""The systemd units of a node, as text: its agent, the fleet side (server where there is none elsewhere, and worker), and the
+session helper of each owner.
 
-Two units, since they must not fall together: the agent protects without the other, comes back first, and is the last that the
-kernel takes when memory is short. Both are checked with ``systemd-analyze verify`` by a test.
+Agent and fleet side are two, since they must not fall together: the agent protects without the other, comes back first, and
+is the last that the kernel takes when memory is short. The helper is a unit of the owners' own managers: it lives and ends
+with a login. All are checked with ``systemd-analyze verify`` by a test.
 """
 
 from __future__ import annotations
@@ -10,9 +12,10 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["AGENT", "FLEET", "SLICE", "Install", "units"]
+__all__ = ["AGENT", "FLEET", "HELPER", "SLICE", "Install", "units", "user_units"]
 
 AGENT, FLEET, SLICE = "cotenant-agent.service", "cotenant-fleet.service", "cotenant.slice"
+HELPER = "cotenant-session-helper.service"
 
 # What these processes never do. Nothing that hides other processes or their files from the agent: it has to see them.
 HARDENING = ("NoNewPrivileges=yes", "LockPersonality=yes", "RestrictSUIDSGID=yes", "SystemCallArchitectures=native")
@@ -29,7 +32,11 @@ SYSTEM_HARDENING = (
 
 @dataclass(frozen=True, slots=True)
 class Install:
-    """What the units are made for. ``user``: the account of a system service; None for a user's own units."""
+    """What the units are made for.
+
+    ``user``: the account of a system service; None for a user's own units. ``owners``: accounts whose logins may set the
+    section of a system service, and whose helpers it hears. ``state_dir``: systemd makes the home, under /var/lib.
+    """
 
     node: str
     home: Path
@@ -37,6 +44,8 @@ class Install:
     root: Path
     user: str | None = None
     joined: bool = False
+    owners: tuple[str, ...] = ()
+    state_dir: bool = False
 
     @property
     def system(self) -> bool:
@@ -44,8 +53,13 @@ class Install:
 
 
 def units(install: Install) -> dict[str, str]:
-    """File name -> text."""
+    """File name -> text, of the units of the agent's own manager."""
     return {SLICE: _slice(), AGENT: _agent(install), FLEET: _fleet(install)}
+
+
+def user_units(install: Install) -> dict[str, str]:
+    """File name -> text, of the units of the owners' own managers; none where nobody else owns what the agent protects."""
+    return {HELPER: _helper(install)} if install.owners else {}
 
 
 def _slice() -> str:
@@ -63,7 +77,8 @@ def _slice() -> str:
 
 
 def _agent(install: Install) -> str:
-    command = _words([install.python, "-m", "nodes.agent", "--home", install.home, "--node", install.node])
+    owners = ["--owners", ",".join(install.owners)] if install.owners else []
+    command = _words([install.python, "-m", "nodes.agent", "--home", install.home, "--node", install.node, *owners])
     return _unit(
         "cotenant agent: protects the owner's programs, and starts fleet work",
         # A clock that jumps at boot would make certificates invalid for a moment.
@@ -77,9 +92,35 @@ def _agent(install: Install) -> str:
             "Restart=always",
             "RestartSec=1",
             *(["OOMScoreAdjust=-800"] if install.system else []),
+            # where the owners' socket is: the kernel tells the agent who asks, so any account may knock
+            *(["RuntimeDirectory=cotenant", "RuntimeDirectoryMode=0755"] if install.owners else []),
         ],
         install,
     )  # fmt: skip
+
+
+def _helper(install: Install) -> str:
+    command = [install.python, "-m", "nodes.session_helper", "--socket", f"/run/cotenant/{install.node}.owners.sock"]
+    return "\n".join(
+        [
+            "[Unit]",
+            "Description=cotenant session helper: reads progress in this home for the agent, passes on counts and phases",
+            # Installed for all accounts at once; only the owners' are heard.
+            *(f"ConditionUser=|{_escaped(owner)}" for owner in install.owners),
+            "StartLimitIntervalSec=0",
+            "",
+            "[Service]",
+            "Type=exec",
+            f"ExecStart={_words([*command])}",
+            "Restart=always",
+            "RestartSec=5",
+            *HARDENING,
+            "",
+            "[Install]",
+            "WantedBy=default.target",
+            "",
+        ]
+    )
 
 
 def _fleet(install: Install) -> str:
@@ -119,6 +160,8 @@ def _unit(description: str, order: list[str], service: list[str], install: Insta
     lines += [f'Environment="{name}={_escaped(str(value))}"' for name, value in settings.items()]
     if install.user is not None:
         lines += [f"User={install.user}", 'Environment="COTENANT_SYSTEM_SERVICE=true"', "UMask=0077"]
+    if install.state_dir:
+        lines += ["StateDirectory=cotenant", "StateDirectoryMode=0700"]
     lines += [*service, *HARDENING, *(SYSTEM_HARDENING if install.system else ())]
     lines += ["", "[Install]", f"WantedBy={'multi-user.target' if install.system else 'default.target'}", ""]
     return "\n".join(lines)

@@ -24,6 +24,8 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MAY_BE_MISSING = "docs/pictures/report.png"
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# What may stand before a command: variables for it, and who runs it.
+_BEFORE = re.compile(r"^(?:[A-Z_]+=\S+ |sudo )+")
 _INLINE = re.compile(r"`([^`\n]+)`")
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
@@ -41,12 +43,13 @@ def _commands(path: Path) -> Iterator[tuple[str, bool]]:
     """Each command line and whether it is written out whole (in a block), not only named in a sentence."""
     for block in _blocks(path, "sh"):
         for line in block.replace("\\\n", " ").splitlines():
-            if line.strip().startswith("cotenant "):
-                yield line.strip(), True
+            if (found := _BEFORE.sub("", line.strip())) and found.startswith("cotenant "):
+                yield found, True
     prose = _FENCE.sub("", path.read_text(encoding="utf-8"))
     for span in _INLINE.findall(prose):
-        if span.startswith("cotenant "):
-            yield span, False
+        found = _BEFORE.sub("", span)
+        if found.startswith("cotenant "):
+            yield found, False
 
 
 COMMANDS = [(_page(path), line, whole) for path in PAGES for line, whole in _commands(path)]

@@ -9,24 +9,40 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.fleet.units import AGENT, FLEET, Install, units
+from cotenant.cli import service
+from cotenant.fleet.units import AGENT, FLEET, HELPER, Install, units, user_units
+from tests.cli_runner import Cli, cli, home  # noqa: F401
 
 ROOT = Path(__file__).parents[2]
 
 
-def made(**changes: object) -> dict[str, str]:
+def asked(**changes: object) -> Install:
     facts = {"node": "mac-01", "home": Path("/srv/co tenant/100%"), "python": Path(sys.executable), "root": ROOT}
-    return units(Install(**{**facts, **changes}))  # type: ignore[arg-type]
+    return Install(**{**facts, **changes})  # type: ignore[arg-type]
+
+
+def made(**changes: object) -> dict[str, str]:
+    return units(asked(**changes))
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 @pytest.mark.parametrize("user", [None, "root"])
 @pytest.mark.parametrize("joined", [False, True])
 def test_systemd_accepts_them(tmp_path: Path, user: str | None, joined: bool) -> None:
-    for name, text in made(user=user, joined=joined).items():
+    owners = ("root",) if user else ()
+    accepted(tmp_path, made(user=user, joined=joined, owners=owners, state_dir=bool(user)), user=user is None)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_systemd_accepts_the_session_helpers_unit(tmp_path: Path) -> None:
+    accepted(tmp_path, user_units(asked(user="cotenant", owners=("root", "me"))), user=True)
+
+
+def accepted(tmp_path: Path, files: dict[str, str], *, user: bool) -> None:
+    for name, text in files.items():
         (tmp_path / name).write_text(text)
     done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", *([] if user else ["--user"]), *map(str, tmp_path.iterdir())],
+        ["systemd-analyze", "verify", "--man=no", *(["--user"] if user else []), *map(str, tmp_path.iterdir())],
         capture_output=True,
         text=True,
         timeout=120,
@@ -48,3 +64,54 @@ def test_the_agent_comes_first_keeps_its_work_and_is_the_last_to_go() -> None:
     assert "up --node mac-01" in fleet
     assert "node run mac-01" in made(joined=True)[FLEET]
     assert 'COTENANT_HOME=/srv/co tenant/100%%"' in agent
+
+
+def test_the_owners_are_named_to_the_agent_and_their_helper_asks_where_it_listens() -> None:
+    install = asked(user="cotenant", owners=("me", "you"))
+    agent = units(install)[AGENT].splitlines()
+    assert any(line.startswith("ExecStart=") and line.endswith(" --owners me,you") for line in agent)
+    assert "RuntimeDirectory=cotenant" in agent, "the account cannot make a folder under /run"
+    helper = user_units(install)[HELPER].splitlines()
+    start = next(line for line in helper if line.startswith("ExecStart="))
+    assert start.endswith("-m nodes.session_helper --socket /run/cotenant/mac-01.owners.sock")
+    assert {line for line in helper if line.startswith("ConditionUser=")} == {"ConditionUser=|me", "ConditionUser=|you"}
+    assert user_units(asked(user="cotenant")) == {}
+    assert "--owners" not in made(user="cotenant")[AGENT]
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(service, "SYSTEM_UNITS", tmp_path / "system")
+    monkeypatch.setattr(service, "ALL_USERS_UNITS", tmp_path / "user")
+    monkeypatch.setattr(service, "_complaints", lambda *_, **__: [])
+    return tmp_path
+
+
+def test_a_system_install_has_a_home_that_systemd_makes(
+    cli: Cli,  # noqa: F811
+    folders: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("COTENANT_HOME")
+    done = cli("service", "install", "--system", "--run-as", "root", "--owners", "root", "--json")
+    assert done.code == 0, done.err
+    assert done.json["data"]["home"] == "/var/lib/cotenant"
+    assert sorted(path.name for path in folders.glob("*/*")) == [AGENT, FLEET, HELPER, "cotenant.slice"]
+    assert (folders / "user" / HELPER).exists()
+    agent = (folders / "system" / AGENT).read_text()
+    assert "StateDirectory=cotenant" in agent
+    assert "--home /var/lib/cotenant --node local --owners root" in agent
+
+
+def test_what_cannot_work_is_refused_before_anything_is_written(cli: Cli, folders: Path) -> None:  # noqa: F811
+    for arguments, said, remedy in (
+        (("--owners", "root"), "reads your home by itself", "--system"),
+        (("--run-as", "root"), "run as you", "--system"),
+        (("--system", "--run-as", "no-such-account"), "no such account", "useradd --system"),
+        (("--system", "--run-as", "root", "--owners", "root,no-such-account"), "no such account", "name accounts"),
+    ):
+        done = cli("service", "install", *arguments)
+        assert done.code == 2
+        assert said in done.err
+        assert remedy in done.err
+    assert list(folders.glob("*/*.service")) == []

@@ -1,0 +1,120 @@
+"""An owner's commands reach a system service's agent over the socket that it has for its owners."""
+
+from __future__ import annotations
+
+import json
+import socket
+import socketserver
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodes.client import AgentClient, socket_path
+from policies.refusal import Refused
+from tests.cli_runner import Cli, cli, home  # noqa: F401
+from tests.fake_agent import FakeAgent
+
+SECTION = {"version": 3, "text": "[node]\n", "set_at": "2026-11-29T10:00:00+00:00", "set_by": "me", "digest": "d"}
+
+
+@pytest.fixture
+def owners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the service has its owners' sockets."""
+    found = tmp_path / "run"
+    found.mkdir()
+    monkeypatch.setenv("COTENANT_OWNERS_DIR", str(found))
+    return found
+
+
+@pytest.fixture
+def service(tmp_path: Path, owners: Path) -> Iterator[FakeAgent]:
+    agent = FakeAgent(tmp_path / "s", "mac-01", section_show=SECTION)
+    with agent.serving():
+        (owners / "mac-01.owners.sock").symlink_to(socket_path(agent.home, "mac-01"))
+        yield agent
+
+
+def test_a_node_that_the_home_does_not_have_is_the_services(cli: Cli, service: FakeAgent) -> None:  # noqa: F811
+    said = cli("protection", "show", "mac-01")
+    assert (said.code, said.out) == (0, "[node]\n")
+    assert service.verbs() == ["section_show"]
+
+
+def test_a_node_of_the_home_is_asked_there(cli: Cli, home: Path, service: FakeAgent) -> None:  # noqa: F811
+    (home / "nodes" / "mac-01").mkdir(parents=True)
+    said = cli("protection", "show", "mac-01")
+    assert said.code == 3
+    assert str(home) in said.err
+    assert service.verbs() == []
+
+
+def test_a_service_that_does_not_run_is_started_by_its_manager(cli: Cli, owners: Path) -> None:  # noqa: F811
+    (owners / "mac-01.owners.sock").touch()
+    said = cli("protection", "show", "mac-01")
+    assert said.code == 3
+    assert "next: sudo systemctl restart cotenant-agent" in said.err
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "remedy"),
+    [
+        (-32601, "takes no section_show from its owners", "the account"),
+        (-32001, "not serve", "service install --owners"),
+    ],
+)
+def test_what_the_service_does_not_do_for_an_owner_says_who_may(
+    cli: Cli,  # noqa: F811
+    owners: Path,
+    code: int,
+    said: str,
+    remedy: str,
+) -> None:
+    class Refusing(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            self.rfile.readline()
+            error = {"code": code, "message": "this socket does not serve uid 7"}
+            self.wfile.write(json.dumps({"jsonrpc": "2.0", "id": 1, "error": error}).encode() + b"\n")
+
+    with socketserver.ThreadingUnixStreamServer(str(owners / "mac-01.owners.sock"), Refusing) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            done = cli("protection", "show", "mac-01")
+        finally:
+            server.shutdown()
+            thread.join()
+    assert done.code == 2
+    assert said in done.err
+    assert remedy in done.err
+
+
+def test_a_socket_that_refused_and_closed_at_once_is_still_heard(tmp_path: Path) -> None:
+    path = tmp_path / "s.sock"
+    answer = (
+        b'{"jsonrpc": "2.0", "id": null, "error": {"code": -32001, "message": "this socket does not serve uid 7"}}\n'
+    )
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+
+        def refuse() -> None:
+            conn, _ = listening.accept()
+            conn.sendall(answer)
+            conn.close()
+
+        thread = threading.Thread(target=refuse)
+        thread.start()
+
+        class Slow(socket.socket):
+            def connect(self, where: Any) -> None:
+                super().connect(where)
+                thread.join()
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("nodes.client.socket.socket", Slow)
+            with pytest.raises(Refused) as refused:
+                AgentClient(path).call("hello")
+    assert refused.value.code == "AGENT_NOT_YOURS"
