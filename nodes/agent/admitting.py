@@ -78,14 +78,18 @@ class Admitting:
     def _room(self) -> Room:
         """What the node has for fleet work, and what is taken of it."""
         taken = tuple(
-            Taken(self._agent.units.of_attempt(a), a.mem_gb * 1e9, self._agent.observer.footprints.get(a.attempt_id))
+            Taken(
+                self._agent.units.of_attempt(a),
+                a.mem_gb * 1e9,
+                self._agent.observer.memory.footprints.get(a.attempt_id),
+            )
             for a in self._agent.jobs.attempts()
         )
         return Room(
             self._agent.slots,
             float(usable_cores()),
             taken,
-            self._agent.observer.memory.pools,
+            self._agent.observer.memory.reading.pools,
             self._agent.section.node.memory.soft_free_pct,
             self._agent.observer.programs_hold_bytes,
         )

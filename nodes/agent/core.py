@@ -82,7 +82,7 @@ class Agent:
         self.under_test = UnderTest(self)
         self.at_once = AtOnce(self.jobs, self.units.of_attempt)
         self.meter = CpuMeter()
-        meters = DeviceMeters(self._note, machine_memory=self.observer.machine_memory)
+        meters = DeviceMeters(self._note, machine_memory=self.observer.memory.machine)
         self.gpus = Gpus(meters, self.jobs.attempts, self.jobs.tree, lambda a: self.units.uses_gpu(a.module, a.stage))
         self.observer.devices, self.observer.read_devices = meters, self.gpus.read
         self.shares: dict[str, float | Unreadable] = {}
@@ -147,7 +147,7 @@ class Agent:
         self.observer.configure(self.section)
         for attempt in self.jobs.adopt():
             self.journal.write("AGENT_ADOPTED", {"attempt": attempt.attempt_id, "job": attempt.job_id})
-        self.observer.remember_latencies()
+        self.observer.phases.remember_latencies()
         self.runs.interrupt_stale()
         self.journal.write("AGENT_STARTED", {"pid": os.getpid(), "section_version": self.section_version})
 
@@ -159,7 +159,7 @@ class Agent:
         active = self.runs.active
         if active is not None and active.resting:
             # A self-cost run's OFF window: everything but the progress source rests.
-            self.observer.note_phases(self.hub.poll("tick"))
+            self.observer.phases.note(self.hub.poll("tick"))
             self.jobs.tick(now_s)
             self.ticked_s = now_s
             self.pulse()
@@ -248,7 +248,7 @@ class Agent:
         """A row a source, as the verb ``sources`` gives them."""
         rows = self.hub.describe()
         for row in rows:
-            kept = self.observer.latencies.get((row["rule"], row["index"])) if row["role"] == "phase" else None
+            kept = self.observer.phases.latencies.get((row["rule"], row["index"])) if row["role"] == "phase" else None
             if kept is not None:
                 row |= {"latency_p50_ms": kept.quantile_ms(0.5), "latency_p99_ms": kept.quantile_ms(0.99)}
         return rows
@@ -256,7 +256,7 @@ class Agent:
     def take_phases(self, updates: Sequence[PhaseUpdate], *, every_rule: bool = True) -> None:
         """Stop what phases that just began pause, then say so."""
         paused = self.at_once.pause(updates, every_rule=every_rule)
-        self.observer.note_phases(updates, paused)
+        self.observer.phases.note(updates, paused)
         jobs = {attempt.attempt_id: attempt.job_id for attempt in self.jobs.attempts()} if paused else {}
         for each in paused.values():
             for name in each.held:
@@ -299,11 +299,11 @@ class Agent:
         view = self.progress(run.spec.rule)
         return Conditions(
             program=self.observer.program(run.spec.rule),
-            phases_on=self.observer.phases_on(run.spec.rule),
-            phases_begun=self.observer.phases_begun(run.spec.rule),
+            phases_on=self.observer.phases.names_on(run.spec.rule),
+            phases_begun=self.observer.phases.begun(run.spec.rule),
             asleep_s=boottime_s() - monotonic_s(),
             power=self.observer.power,
-            memory_hard=self.observer.memory_level == "hard",
+            memory_hard=self.observer.memory.level == "hard",
             owner_pause=self.section.node.pause,
             source_why=None if view.readable else view.why,
         )

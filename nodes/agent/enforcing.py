@@ -67,7 +67,7 @@ class Enforcing:
             self._agent.jobs.set_lowered(attempt.attempt_id, wanted.lowered)
 
     def evict_for_memory(self) -> None:
-        victim = self._agent.observer.take_memory_victim()
+        victim = self._agent.observer.memory.take_victim()
         for attempt in self._agent.jobs.attempts():
             if attempt.attempt_id == victim and attempt.state != "stopping":
                 self._agent.journal.write("PROTECTION_EVICT", {"attempt": victim, "why": ["memory is very short"]})

@@ -32,7 +32,7 @@ def explain(agent: Agent, job: int | None = None) -> dict[str, Any]:
         "gpu_jobs": node.gpu_jobs,
         "admits": agent.view.admits,
         "admits_why": agent.view.admits_why,
-        "memory": agent.observer.describe_memory(),
+        "memory": agent.observer.memory.describe(),
         "rules": node_state(agent.view),
         "limits": limits_in_words(agent.view),
         "run": agent.runs.active.run if agent.runs.active is not None else None,

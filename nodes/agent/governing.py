@@ -99,7 +99,7 @@ class Governing:
         self.inputs = Inputs(
             holding=tuple(self._holding(rule, in_force, present, rates=certified) for rule in rules),
             units=tuple(unit.attempt for unit, _ in taking),
-            memory_hard=agent.observer.memory_level == "hard",
+            memory_hard=agent.observer.memory.level == "hard",
             gpu_jobs=view.gpu_jobs,
             run_measures=active is not None,
             run_duty=None if active is None else active.spec.duty if active.part == "grant" else 0.0,

@@ -8,38 +8,32 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from nodes.agent.at_once import Paused
 from nodes.agent.harm import FleetNow, HarmWatch
+from nodes.agent.memory_watch import MemoryWatch
+from nodes.agent.phases import Phases
 from nodes.agent.program_use import CpuUse, WantedCores, footprint_bytes, held_bytes
 from nodes.capacity import usable_cores
 from nodes.clock import monotonic_s
 from nodes.identity import ProcessId
 from nodes.journal import Journal
-from nodes.memory import MemoryReading, read_memory
 from nodes.meters.device import DeviceMeters
 from nodes.meters.reading import Unreadable
 from nodes.power import power_source
 from nodes.processes import ProcessTable
 from nodes.sources.hub import SourceHub
-from nodes.sources.views import PhaseUpdate
 from policies.caps import Caps, Reserve, caps_of, reserve_of
 from policies.condition import ProgramUse, condition_holds, enter_after_s, needs
 from policies.devices import DeviceUse, UseState, device_use, step_use
-from policies.memory_guard import GuardState, MemorySignals, step_guard
 from policies.rules import Group, ProcInfo, RuleEvent, RuleState, Verdicts, expand_home, groups, start_rule, step_rule
 from policies.section import Rule, Section, timing
 from policies.section.models import Timing
-from policies.sources.latency import KEPT as LATENCIES_KEPT
-from policies.sources.latency import Latencies
-from policies.units import NodeView, PhaseView, RuleView, RunView
+from policies.units import NodeView, RuleView, RunView
 
 __all__ = ["Observer"]
 
 # Takes the time, pids of protected programs and processes by attempt; answers with the devices that fleet work may have been
 # on since it was last asked (None: any).
 DeviceReader = Callable[[float, set[int], Mapping[str, Sequence[ProcessId]]], Collection[str] | None]
-PHASE_ON = ("on",)
-NOTHING: Mapping[int, Paused] = {}
 
 
 class Observer:
@@ -50,20 +44,13 @@ class Observer:
         self.hub = hub
         self.table = ProcessTable()
         self.power = power_source()
-        self.memory = MemoryReading((), None)
-        self.memory_level: str = "unknown"
-        self.memory_why = "memory was not read yet"
-        self._memory_admits = False
-        self._guard = GuardState()
+        self.memory = MemoryWatch(journal)
         self._groups: dict[str, Group] = {}
         self._states: dict[str, RuleState] = {}
         self._use: dict[str, CpuUse] = {}
         self._wanted: dict[str, WantedCores] = {}
-        self._phases: dict[tuple[str, int], bool] = {}
-        self._begun: dict[str, int] = {}
-        self.latencies: dict[tuple[str, int], Latencies] = {}
+        self.phases = Phases(journal, hub)
         self._sources_ok: dict[str, bool] = {}
-        self._victim: str | None = None
         self.home = str(Path.home())
         self._fleet: set[int] = {os.getpid()}
         self._section = Section()
@@ -72,10 +59,8 @@ class Observer:
         self._verdicts = Verdicts()
         self._matched: tuple[Mapping[int, ProcInfo], tuple[Rule, ...]] | None = None
         self._limits: dict[tuple[str, int | None], tuple[Caps, Reserve]] = {}
-        self._on: dict[str, set[int]] = {}
         self.harm = HarmWatch(journal, hub, self._device_share)
         self.fleet_now = FleetNow()
-        self.footprints: dict[str, int | None] = {}
         self.programs_hold_bytes = 0
         self.devices: DeviceMeters | None = None
         self.read_devices: DeviceReader | None = None
@@ -105,20 +90,13 @@ class Observer:
                 del table[name]
         self._timing = {rule.id: timing(rule, section.node.defaults) for rule in section.rules}
         self._matched = None
-        self._phases.clear()
+        self.phases.configure(section)
         self.harm.forget_but(kept)
         self._limits = {}
         for rule in self._rules:
             for index, acts in [(None, rule), *enumerate(rule.during)]:
                 by = f"rule {rule.id}" if index is None else f"phase {index + 1} of rule {rule.id}"
                 self._limits[rule.id, index] = (caps_of(acts.cap_fleet, by), reserve_of(acts.reserve, by))
-
-    def remember_latencies(self) -> None:
-        """Those of the newest phase changes, as an earlier agent journaled them."""
-        for data in reversed(self.journal.newest_data("PROTECTION_PHASE_ON", LATENCIES_KEPT)):
-            if isinstance(data.get("latency_ms"), float) and isinstance(data.get("phase"), int):
-                kept = self.latencies.setdefault((str(data.get("rule")), data["phase"]), Latencies())
-                kept.add(data["latency_ms"])
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
@@ -135,7 +113,7 @@ class Observer:
         self._step_harm(now_s)
         self._read_reserved()
         self.power = power_source()
-        self._read_memory(now_s, trees)
+        self.memory.read(now_s, trees, self._section.node.memory)
 
     def _match(self, fleet: set[int]) -> None:
         """Rules against processes, only where one of them is not as it was: most looks find nothing new."""
@@ -225,7 +203,7 @@ class Observer:
             return
         for rule in self._rules:
             state = self._states[rule.id]
-            on = self._on.get(rule.id, set())
+            on = self.phases.on(rule.id)
             self.harm.step(rule, self._groups[rule.id], state.active, on, self.fleet_now, self._timing[rule.id], now_s)
 
     def _read_reserved(self) -> None:
@@ -259,25 +237,10 @@ class Observer:
             code = "PROTECTION_SOURCE_OK" if view.readable else view.code or "PROTECTION_SOURCE_UNREADABLE"
             self.journal.write(code, {"rule": rule.id, "path": str(view.path), "why": view.why})
 
-    def _read_memory(self, now_s: float, trees: Mapping[str, Sequence[ProcessId]]) -> None:
-        self.memory = read_memory()
-        self.footprints = {attempt: footprint_bytes(p.pid for p in tree) for attempt, tree in trees.items()}
-        signals = MemorySignals(self.memory.pools, self.memory.swap_used_bytes, self.footprints)
-        self._guard, decided = step_guard(self._guard, signals, now_s, self._section.node.memory)
-        self.memory_level, self.memory_why, self._memory_admits = decided.level, decided.why, decided.admit
-        self._victim = decided.evict or self._victim
-        if decided.code is not None:
-            self.journal.write(decided.code, self.describe_memory())
-
     @property
     def fleet(self) -> set[int]:
         """Pids of the spawn registry and of this process, as of the last refresh."""
         return self._fleet
-
-    def machine_memory(self) -> tuple[int | None, int | None]:
-        """(total, available) bytes of the whole machine, as last read."""
-        machine = next((pool for pool in self.memory.pools if pool.name == "machine"), None)
-        return (None, None) if machine is None else (machine.total_bytes, machine.available_bytes)
 
     # -- views ------------------------------------------------------------------------------------------------------
 
@@ -292,12 +255,12 @@ class Observer:
             state = self._states.get(rule.id)
             reaction = self.harm.reaction(rule)
             cap, reserve = self._limits[rule.id, None]
-            phases = self._phase_views(rule, how)
+            phases = self.phases.views(rule, how, self._limits)
             metrics = {rule.protect.metric} if rule.protect is not None else set()
             metrics |= {
                 during.protect.metric
                 for index, during in enumerate(rule.during)
-                if during.protect is not None and index in self._on.get(rule.id, set())
+                if during.protect is not None and index in self.phases.on(rule.id)
             }
             rules.append(
                 RuleView(
@@ -331,8 +294,8 @@ class Observer:
             duty_device=node.duty_device,
             rules=tuple(rules),
             run=run,
-            admits=self._memory_admits,
-            admits_why=self.memory_why,
+            admits=self.memory.admits,
+            admits_why=self.memory.why,
         )
 
     def _gpu_use(self, rule: str, now_s: float) -> DeviceUse:
@@ -347,86 +310,11 @@ class Observer:
         use = self._use.get(rule)
         return None if use is None else use.now(now_s)
 
-    def _phase_views(self, rule: Rule, how: str) -> tuple[PhaseView, ...]:
-        found = []
-        for index, during in enumerate(rule.during):
-            phase = self.hub.phase(rule.id, index)
-            key = (rule.id, index)
-            on = phase.state in PHASE_ON
-            if how == "tick" or rule.immediate or key not in self._phases:
-                if on and key not in self._phases:
-                    # on from the first sight of it; changes are journaled as they are read
-                    self.journal.write(
-                        "PROTECTION_PHASE_ON", {"rule": rule.id, "phase": index, "how": "start", "why": phase.why}
-                    )
-                self._phases[key] = on
-            cap, reserve = self._limits[key]
-            found.append(
-                PhaseView(
-                    index,
-                    self._phases[key],
-                    during.pause_fleet.scope if during.pause_fleet else None,
-                    phase.readable,
-                    evict=during.evict.scope if during.evict else None,
-                    lower=during.lower_fleet.scope if during.lower_fleet else None,
-                    cap=cap,
-                    reserve=reserve,
-                    soon=phase.state == "soon",
-                )
-            )
-        self._on[rule.id] = {view.index for view in found if view.on}
-        return tuple(found)
-
     # -- for a run --------------------------------------------------------------------------------------------------
 
     def program(self, rule: str) -> frozenset[tuple[int, int]]:
         found = self._groups.get(rule)
         return frozenset((p.pid, p.start_ticks or 0) for p in found.roots) if found else frozenset()
-
-    def note_phases(self, updates: Sequence[PhaseUpdate], paused: Mapping[int, Paused] = NOTHING) -> None:
-        """Journal each change of a phase, short ones between two judgements too.
-
-        ``paused``: what was stopped at once, by the index of the update that asked for it.
-        """
-        for at, update in enumerate(updates):
-            was_on, is_on = update.old in PHASE_ON, update.new in PHASE_ON
-            if was_on == is_on:
-                continue
-            if is_on:
-                self._begun[update.rule_id] = self._begun.get(update.rule_id, 0) + 1
-            self.journal.write(
-                "PROTECTION_PHASE_ON" if is_on else "PROTECTION_PHASE_OFF",
-                {
-                    "rule": update.rule_id,
-                    "phase": update.index,
-                    "how": update.how,
-                    "path": update.path,
-                    "why": update.why,
-                    "code": update.code,
-                }
-                | self._latency((update.rule_id, update.index), paused.get(at)),
-            )
-
-    def _latency(self, phase: tuple[str, int], paused: Paused | None) -> dict[str, Any]:
-        if paused is None:
-            return {}
-        if paused.latency_ms is not None:
-            self.latencies.setdefault(phase, Latencies()).add(paused.latency_ms)
-        latency_ms = None if paused.latency_ms is None else round(paused.latency_ms, 3)
-        return {"paused": list(paused.attempts), "paused_to": paused.to, "latency_ms": latency_ms}
-
-    def phases_begun(self, rule: str) -> int:
-        return self._begun.get(rule, 0)
-
-    def phases_on(self, rule: str) -> tuple[str, ...]:
-        """Phases of the rule that are on. Read here and now, not at the last tick."""
-        wanted = self._section.rule(rule)
-        names = []
-        for index in range(len(wanted.during) if wanted else 0):
-            phase = self.hub.phase(rule, index)
-            if phase.state in PHASE_ON:
-                names.append(f"phase {index + 1} of rule {rule}" + ("" if phase.readable else " (unreadable)"))
-        return tuple(names)
 
     def processes(self, rule: str) -> list[dict[str, Any]]:
         """The program's own processes, for people and for the fingerprint."""
@@ -467,11 +355,6 @@ class Observer:
             for name, group in found.items()
         ]
 
-    def take_memory_victim(self) -> str | None:
-        """The attempt that the memory guard wants gone, told once."""
-        victim, self._victim = self._victim, None
-        return victim
-
     # -- for people -------------------------------------------------------------------------------------------------
 
     def describe(self) -> list[dict[str, Any]]:
@@ -493,14 +376,3 @@ class Observer:
             for rule in self._rules
             if (state := self._states.get(rule.id)) is not None and rule.id in self._groups
         ]
-
-    def describe_memory(self) -> dict[str, Any]:
-        return {
-            "level": self.memory_level,
-            "why": self.memory_why,
-            "pools": [
-                {"name": pool.name, "total_bytes": pool.total_bytes, "available_bytes": pool.available_bytes}
-                for pool in self.memory.pools
-            ],
-            "swap_used_bytes": self.memory.swap_used_bytes,
-        }

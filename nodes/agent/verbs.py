@@ -119,7 +119,7 @@ class Verbs:
             "workloads": self.workload_list(),
             "run": self.run_status(),
             "duty": agent.governing.view(),
-            "memory": agent.observer.describe_memory(),
+            "memory": agent.observer.memory.describe(),
             "devices": agent.gpus.describe(),
             "journal": {"last_seq": agent.journal.last_seq(), "lost": agent.journal.lost},
             "modules": self.modules(),

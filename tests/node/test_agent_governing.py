@@ -99,10 +99,10 @@ def test_harm_by_memory_takes_it_to_0_for_five_minutes_and_a_restart_does_not_sh
     node: Certified, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as short:
-        short.setattr(node.agent.observer, "_read_memory", lambda now_s, trees: None)
-        node.agent.observer.memory_level = "hard"
+        short.setattr(node.agent.observer.memory, "read", lambda *_: None)
+        node.agent.observer.memory.level = "hard"
         assert node.tick()["budget"] == 0.0
-    node.agent.observer.memory_level = "clear"
+    node.agent.observer.memory.level = "clear"
     assert node.codes("GPU_DUTY_TAKE_BACK")[-1]["cause"] == "memory"
     taken_s = node.now_s
     node.tick(20)

@@ -99,8 +99,8 @@ def test_frozen_runners_stop_between_ticks_and_the_latency_is_journaled(tmp_path
     (row,) = [row for row in node.agent.sources() if row["role"] == "phase"]
     assert row["latency_p50_ms"] == pytest.approx(entry["latency_ms"], abs=0.001)
     again = Observer(node.agent.journal, node.agent.hub)
-    again.remember_latencies()
-    kept = again.latencies[("program", 0)].quantile_ms(0.5)
+    again.phases.remember_latencies()
+    kept = again.phases.latencies[("program", 0)].quantile_ms(0.5)
     assert kept == pytest.approx(entry["latency_ms"]), "a restarted agent shows it, too"
     codes = [e["code"] for e in node.agent.journal.entries(limit=5000)]
     assert codes.count("PROTECTION_PAUSE") == 2
