@@ -19,12 +19,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from cotenant.cli.result import Exit, OperationError, OperationResult
+from cotenant.stopping import Stopping, undisturbed
 from nodes.identity import ProcessId, identify
 
 if TYPE_CHECKING:
@@ -49,10 +48,6 @@ TRAINER_SECONDS = 3600.0
 # The run itself takes at most five minutes; the rest is for a machine that is busy with other things.
 RUN_WITHIN_S = 2400.0
 HONEST = ("no slowdown shown", "slowdown", "inconclusive", "refused", "harm_suspected")
-
-
-class Interrupted(Exception):
-    """Ctrl-C or SIGTERM."""
 
 
 class StepFailed(Exception):
@@ -86,7 +81,16 @@ protect = {{ metric = "progress_rate", max_slowdown = 0.05, source = {{ jsonl = 
 
 def run_demo(*, full: bool, keep: bool, out: Path, llm: bool = False) -> OperationResult:
     """Run it. The result is done when it came to an honest answer, whichever that is."""
-    home = Path(tempfile.mkdtemp(prefix="cotenant-demo-"))
+    stopping = Stopping()
+    with stopping.on_signals():
+        home = Path(tempfile.mkdtemp(prefix="cotenant-demo-"))
+        try:
+            return _in_home(home, stopping, full=full, keep=keep, out=out.expanduser().resolve(), llm=llm)
+        finally:
+            shutil.rmtree(home, ignore_errors=True)
+
+
+def _in_home(home: Path, stopping: Stopping, *, full: bool, keep: bool, out: Path, llm: bool) -> OperationResult:
     for name in [name for name in os.environ if name.startswith("COTENANT_")]:
         del os.environ[name]  # the demo has nothing to do with an installed node
     os.environ["COTENANT_HOME"] = str(home)
@@ -94,55 +98,42 @@ def run_demo(*, full: bool, keep: bool, out: Path, llm: bool = False) -> Operati
     os.environ["COTENANT_SERVER_PORT"] = str(_any_port())
     # The flow costs CPU only while it starts, before any window; at idle priority that takes minutes on a busy machine.
     os.environ["COTENANT_FLOW_PRIORITY"] = "normal"
-    demo = Demo(home, out.expanduser().resolve())
-    if llm:
-        from cotenant.demo_llm import LlmDemo
+    demo = _made(home, out, llm=llm)
 
-        demo = LlmDemo(home, out.expanduser().resolve())
+    def go() -> None:
+        demo.run(full=full)
+        if keep:
+            demo.say(f"everything stays up until Ctrl-C; home {home}, the UI at {demo.ui()}")
+            while True:
+                time.sleep(1.0)
+
     try:
-        with _interruptible():
-            answer = demo.run(full=full)
-            if keep:
-                demo.say(f"everything stays up until Ctrl-C; home {home}, the UI at {demo.ui()}")
-                while True:
-                    time.sleep(1.0)
-        return answer
-    except Interrupted:
-        if demo.answer is not None:
-            return demo.answer
-        return OperationResult.failed(
-            Exit.OTHER_ANSWER,
-            OperationError("INTERRUPTED", "the demo", "it was interrupted before it had an answer", "cotenant demo"),
-        )
+        stopping.run(go)
     except StepFailed as failed:
         demo.keep_logs()
         return OperationResult.failed(Exit.OTHER_ANSWER, failed.error)
     finally:
         demo.stop()
-        shutil.rmtree(home, ignore_errors=True)
+    if demo.answer is not None:
+        return demo.answer
+    interrupted = OperationError(
+        "INTERRUPTED", "the demo", "it was interrupted before it had an answer", "cotenant demo"
+    )
+    return OperationResult.failed(Exit.OTHER_ANSWER, interrupted)
+
+
+def _made(home: Path, out: Path, *, llm: bool) -> Demo:
+    if llm:
+        from cotenant.demo_llm import LlmDemo
+
+        return LlmDemo(home, out)
+    return Demo(home, out)
 
 
 def _any_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """SIGINT and SIGTERM unwind the demo once; the stopping that follows is not cut short by another one."""
-
-    def asked(_signal: int, _frame: FrameType | None) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)
-        raise Interrupted
-
-    before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number in before:
-            signal.signal(number, signal.SIG_IGN)
 
 
 class Demo:
@@ -164,7 +155,8 @@ class Demo:
     # -- saying ---------------------------------------------------------------------------------------------------------
 
     def say(self, text: str) -> None:
-        print(f"[{time.monotonic() - self._since:4.0f} s] {text}", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # whoever read it went away: what was started must be stopped all the same
+            print(f"[{time.monotonic() - self._since:4.0f} s] {text}", file=sys.stderr, flush=True)
 
     def ui(self) -> str:
         return (self.settings.api_url or "").removesuffix("/api")
@@ -343,7 +335,8 @@ class Demo:
     def spawn(self, name: str, command: list[str], *, quiet: bool = True) -> subprocess.Popen[bytes]:
         """A child in a session of its own: Ctrl-C reaches the demo alone, which ends what it started in order."""
         self.settings.logs.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with open(self.settings.logs / f"{name.split()[0]}.log", "ab") as log:
+        # A signal between the start and the note would leave a process that nobody ends.
+        with open(self.settings.logs / f"{name.split()[0]}.log", "ab") as log, undisturbed():
             process = subprocess.Popen(
                 command,
                 cwd=ROOT,
@@ -353,9 +346,9 @@ class Demo:
                 start_new_session=True,
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
-        who = identify(process.pid)
-        if who is not None:
-            self._children.append((name, process, who))
+            who = identify(process.pid)
+            if who is not None:
+                self._children.append((name, process, who))
         return process
 
     def steps(self) -> int:
@@ -392,8 +385,7 @@ class Demo:
         """End what was started here, in order, by identity: commands, then worker, agent and server, the trainer last."""
         from cotenant.cli.signals import end
 
-        with contextlib.suppress(OSError):
-            self.say("stopping what the demo started")
+        self.say("stopping what the demo started")
         for name, _, who in reversed(self._children):
             if name != "trainer":
                 end(who, 10.0)
@@ -404,5 +396,4 @@ class Demo:
                 end(who, 15.0)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(timeout=5.0)
-        with contextlib.suppress(OSError):
-            self.say("all stopped")
+        self.say("all stopped")

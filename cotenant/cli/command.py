@@ -73,20 +73,20 @@ def finish(work: Callable[[], OperationResult], path: str, *, as_json: bool, deb
     try:
         result = work()
     except BrokenPipeError:
-        return _quiet_end()
+        return _quiet_end(0)
     except (Exception, KeyboardInterrupt) as error:
         result = failed(error)
     try:
         emit(result, path, as_json=as_json)
     except BrokenPipeError:
-        return _quiet_end()
+        return _quiet_end(int(result.exit_code))
     except Exception as error:  # the answer could not be put into words
         result = failed(error)
         emit(result, path, as_json=as_json)
     return int(result.exit_code)
 
 
-def _quiet_end() -> int:
+def _quiet_end(code: int) -> int:
     """The reader of our output went away (``| head``): nothing more to say, and nothing to say it to."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+    return code

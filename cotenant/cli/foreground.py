@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
-from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cotenant.cli.result import Exit, OperationError, OperationResult
 from cotenant.cli.supervisor import PieceState, Supervisor
 from cotenant.cli.uplog import STOP_ORDER, Kind, NodeLock, UpLog, read_all
+from cotenant.stopping import Stopping
 from nodes.identity import own_id
 
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["stay_up"]
 
 Say = Callable[[str], None]
+Shown = TypeVar("Shown")
 
 
 def stay_up(settings: Settings, node: str, *, kind: Kind) -> OperationResult:
@@ -43,38 +43,42 @@ def stay_up(settings: Settings, node: str, *, kind: Kind) -> OperationResult:
     log = UpLog.at(settings.home, node, kind, own_id())
     stopping = Stopping()
     owned: list[str] = []
-    try:
-        with stopping.on_signals(), _view() as (say, shown), stopping.unwinding():
-            say(f"cotenant {'up' if kind == 'up' else 'node run'}: node {node}, home {settings.home}")
-            pieces = node_pieces(settings, node, with_server=kind == "up", say=say)
 
-            def changed() -> None:
-                log.pieces = owned[:] = [state.piece.name for state in supervisor.states if state.owned]
-                log.write()
-                shown(supervisor.states)
+    def stay(say: Say, shown: Callable[[list[PieceState]], None]) -> None:
+        say(f"cotenant {'up' if kind == 'up' else 'node run'}: node {node}, home {settings.home}")
+        pieces = node_pieces(settings, node, with_server=kind == "up", say=say)
 
-            supervisor = Supervisor(
-                pieces,
-                stop_order=STOP_ORDER,
-                say=say,
-                changed=changed,
-                restart_base_s=settings.restart_base_s,
-                restart_max_s=settings.restart_max_s,
-                steady_s=settings.steady_s,
-            )
+        def changed() -> None:
+            log.pieces = owned[:] = [state.piece.name for state in supervisor.states if state.owned]
             log.write()
-            try:
-                supervisor.start()
-                log.ready = True
-                changed()
-                say(f"all is up; stop it with Ctrl-C{' or: cotenant down' + _ui(settings) if kind == 'up' else ''}")
-                while True:
-                    time.sleep(settings.supervise_every_s)
-                    supervisor.look()
-            finally:
-                stopping.not_again()
-                say("stopping what was started here")
-                supervisor.stop()
+            shown(supervisor.states)
+
+        supervisor = Supervisor(
+            pieces,
+            stop_order=STOP_ORDER,
+            say=say,
+            changed=changed,
+            restart_base_s=settings.restart_base_s,
+            restart_max_s=settings.restart_max_s,
+            steady_s=settings.steady_s,
+        )
+        log.write()
+        try:
+            supervisor.start()
+            log.ready = True
+            changed()
+            say(f"all is up; stop it with Ctrl-C{' or: cotenant down' + _ui(settings) if kind == 'up' else ''}")
+            while True:
+                time.sleep(settings.supervise_every_s)
+                supervisor.look()
+        finally:
+            stopping.not_again()
+            say("stopping what was started here")
+            supervisor.stop()
+
+    try:
+        with stopping.on_signals(), _view() as (say, shown):
+            stopping.run(lambda: stay(say, shown))
         return OperationResult({"node": node, "stopped": owned})
     finally:
         log.remove()
@@ -103,45 +107,6 @@ def _looked_after(settings: Settings, node: str) -> OperationResult:
     )
 
 
-class Stopping:
-    """SIGINT, SIGTERM and SIGHUP end what is going on, in the middle of a long start too; the stopping itself is not cut
-    short by another one."""
-
-    class _Asked(BaseException):
-        """Unwinds to ``unwinding``. Not an ``Exception``: nothing on the way may take it for a failed piece."""
-
-    def __init__(self) -> None:
-        self._unwinds = False
-
-    @contextmanager
-    def unwinding(self) -> Iterator[None]:
-        self._unwinds = True
-        try:
-            yield
-        except Stopping._Asked:
-            pass
-        finally:
-            self._unwinds = False
-
-    def not_again(self) -> None:
-        """From here on the stopping runs to its end."""
-        self._unwinds = False
-
-    @contextmanager
-    def on_signals(self) -> Iterator[None]:
-        def asked(_signal: int, _frame: FrameType | None) -> None:
-            if self._unwinds:
-                self._unwinds = False
-                raise Stopping._Asked
-
-        before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-
 @contextmanager
 def _view() -> Iterator[tuple[Say, Callable[[list[PieceState]], None]]]:
     """How to say a line, and how to show the pieces: a live table below the lines on a terminal, lines alone else."""
@@ -150,7 +115,7 @@ def _view() -> Iterator[tuple[Say, Callable[[list[PieceState]], None]]]:
         return f"{datetime.now().astimezone():%H:%M:%S}  {line}"
 
     if not sys.stderr.isatty():
-        yield (lambda line: print(stamped(line), file=sys.stderr, flush=True)), (lambda _: None)
+        yield _tolerant(lambda line: print(stamped(line), file=sys.stderr, flush=True)), (lambda _: None)
         return
     from rich.live import Live
 
@@ -159,7 +124,20 @@ def _view() -> Iterator[tuple[Say, Callable[[list[PieceState]], None]]]:
     out = console(sys.stderr)
     live: Live
     with Live(console=out, refresh_per_second=4, transient=True) as live:
-        yield (lambda line: out.print(stamped(line), markup=False)), (lambda states: live.update(_table(states)))
+        yield (
+            _tolerant(lambda line: out.print(stamped(line), markup=False)),
+            _tolerant(lambda states: live.update(_table(states))),
+        )
+
+
+def _tolerant(show: Callable[[Shown], None]) -> Callable[[Shown], None]:
+    """A terminal that was closed keeps nobody from stopping what was started."""
+
+    def shown(what: Shown) -> None:
+        with suppress(OSError):
+            show(what)
+
+    return shown
 
 
 def _table(states: list[PieceState]) -> Table:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from cotenant.stopping import undisturbed
 from nodes.identity import ProcessId, identify, liveness
 
 __all__ = ["Background", "prefect_env"]
@@ -67,8 +68,9 @@ class Background:
     def start(self, command: Sequence[str], env: Mapping[str, str], cwd: Path | None = None) -> subprocess.Popen[bytes]:
         for path in (self.note, self.log):
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with open(self.log, "ab") as log:
-            popen = subprocess.Popen(
+        # A signal between the start and the note would leave a process that nobody knows of.
+        with open(self.log, "ab") as log, undisturbed():
+            self.popen = subprocess.Popen(
                 list(command),
                 env=dict(env),
                 cwd=cwd,
@@ -78,13 +80,12 @@ class Background:
                 start_new_session=True,
                 preexec_fn=_default_sigint,
             )
-        self.popen = popen
-        who = identify(popen.pid)
-        if who is not None:
-            draft = self.note.with_suffix(".new")
-            draft.write_text(json.dumps(who.as_dict()))
-            os.replace(draft, self.note)
-        return popen
+            who = identify(self.popen.pid)
+            if who is not None:
+                draft = self.note.with_suffix(".new")
+                draft.write_text(json.dumps(who.as_dict()))
+                os.replace(draft, self.note)
+        return self.popen
 
     def stop(self, within_s: float = STOP_WITHIN_S) -> bool:
         """SIGTERM, and SIGKILL when that did not end it in time. True when there was something to end."""
