@@ -14,7 +14,6 @@ The flows of this pool have no ``on_cancellation`` and ``on_crashed`` hooks: thi
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 import signal
 from datetime import UTC, datetime, timedelta
@@ -30,7 +29,6 @@ from prefect.exceptions import ObjectNotFound
 from prefect.runner._flow_run_executor import FlowRunExecutionResult, FlowRunExecutorContext
 from prefect.runner._process_manager import ProcessHandle
 from prefect.runner._starter_engine import EngineCommandStarter
-from prefect.runner._state_proposer import StateProposer
 from prefect.states import Cancelled, Crashed, Failed, Scheduled
 from prefect.utilities.processutils import command_to_string, get_sys_executable
 from prefect.workers.process import ProcessJobConfiguration, ProcessVariables, ProcessWorker, ProcessWorkerResult
@@ -44,13 +42,13 @@ from nodes.client import AgentClient, AgentUnreachable, node_dir, socket_path
 from nodes.flow_processes import FlowProcesses, lower_priority
 from nodes.identity import liveness
 from nodes.mirror import Mirror
-from nodes.zone import local_zone
-from policies.harness.hours import parse_hours
+from nodes.worker_admission import outside_hours, unknown_parameters, was_reviewed
+from nodes.worker_execution import NoHooks, PutBackProposer, Started
 from policies.refusal import Refused
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import Flow, FlowRun
-    from prefect.client.schemas.responses import DeploymentResponse, WorkerFlowRunResponse
+    from prefect.client.schemas.responses import WorkerFlowRunResponse
 
 __all__ = ["AWAITING", "SHARED_QUEUE", "NodeJobConfiguration", "NodeVariables", "NodeWorker"]
 
@@ -65,8 +63,6 @@ PENDING_LIMIT = timedelta(minutes=5)
 # Longer than Prefect's own way of cancelling takes: SIGTERM, 30 s, SIGKILL.
 CANCEL_GRACE = timedelta(seconds=45)
 ADMIT_TIMEOUT_S = 5.0
-# Under this key the flows suspend for their review (``tasks.review``).
-REVIEW_KEY = "review"
 
 
 class NodeJobConfiguration(ProcessJobConfiguration):
@@ -162,7 +158,7 @@ class NodeWorker(ProcessWorker):
                 f"it asks for node {wanted!r} but is in the queue of {self.node!r}: cancel it, choose that queue",
                 MAX_DEFER_S,
             )
-        if (outside := outside_hours(flow_run.parameters, _was_reviewed(flow_run), datetime.now(UTC))) is not None:
+        if (outside := outside_hours(flow_run.parameters, was_reviewed(flow_run), datetime.now(UTC))) is not None:
             return outside
         try:
             name = await self._flow_name(flow_run)
@@ -243,7 +239,7 @@ class NodeWorker(ProcessWorker):
         resumable = getattr(configuration, "resumable", False)
         execution: FlowRunExecutionResult | None = None
         async with FlowRunExecutorContext() as context:
-            proposer = _PutBackProposer(self, context.client, resumable)
+            proposer = PutBackProposer(self.put_back, context.client, resumable)
             context._state_proposer = proposer
             starter = EngineCommandStarter(
                 command=command_to_string([get_sys_executable(), "-m", "prefect.engine"]),
@@ -255,11 +251,11 @@ class NodeWorker(ProcessWorker):
                 isolate_process_group=True,
                 env_overrides_settings=True,
             )
-            executor = context.create_executor(flow_run, starter, propose_submitting=False, hook_runner=_NoHooks())
+            executor = context.create_executor(flow_run, starter, propose_submitting=False, hook_runner=NoHooks())
 
             async def execute(*, task_status: anyio.abc.TaskStatus[ProcessHandle | None]) -> None:
                 nonlocal execution
-                started = _Started(task_status)
+                started = Started(task_status)
                 execution = await executor.submit(task_status=started)
                 if not started.reported:
                     task_status.started(None)
@@ -418,89 +414,3 @@ class NodeWorker(ProcessWorker):
         resumable = bool((deployment.job_variables or {}).get("resumable")) if deployment is not None else False
         if not (resumable and await self.put_back(self.client, flow_run.id, why)):
             await self.client.set_flow_run_state(flow_run.id, Crashed(message=f"{self.node}: {why}"), force=True)
-
-
-def unknown_parameters(deployment: DeploymentResponse, given: dict[str, Any]) -> str | None:
-    """Names that the flow does not have, in words. Prefect takes them, and the run's process would end without a word."""
-    known = (deployment.parameter_openapi_schema or {}).get("properties") or {}
-    unknown = [name for name in given if name not in known]
-    if not unknown or not known:
-        return None
-    near = difflib.get_close_matches(unknown[0], known, 1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    return (
-        f"parameter {', '.join(map(repr, unknown))}: {deployment.name} has no such parameter{hint} "
-        f"Known: {', '.join(sorted(known))}"
-    )
-
-
-def outside_hours(parameters: dict[str, Any], reviewed: bool, now: datetime) -> tuple[str, float] | None:
-    """Why a run with hours of the day (``window``) does not start ``now``, and in how many seconds it does; or None.
-
-    One that still has to be reviewed starts at any hour: it asks, and measures nothing.
-    """
-    window = parameters.get("window")
-    if not isinstance(window, str) or not window.strip() or not reviewed:
-        return None
-    try:
-        hours = parse_hours(window)
-    except Refused:
-        return None  # the flow itself says what is wrong with it
-    zone = local_zone()
-    span = hours.next_span(now, zone)
-    wait_s = (span.start - now).total_seconds()
-    if wait_s <= 0.0:
-        return None
-    return f"outside its hours {hours}; it starts at {span.start.astimezone(zone):%a %H:%M}", wait_s
-
-
-def _was_reviewed(flow_run: FlowRun) -> bool:
-    policy = flow_run.empirical_policy
-    return bool(flow_run.parameters.get("reviewed")) or REVIEW_KEY in (policy.pause_keys or set())
-
-
-class _PutBackProposer(StateProposer):
-    """Where Prefect's executor would report a killed process as crashed, the run is put back instead."""
-
-    def __init__(self, worker: NodeWorker, client: PrefectClient, resumable: bool) -> None:
-        super().__init__(client=client)
-        self.worker = worker
-        self.resumable = resumable
-        self.handle: ProcessHandle | None = None
-        self.did_put_back = False
-
-    async def propose_crashed(self, flow_run: FlowRun, message: str) -> State[Any] | None:
-        code = self.handle.returncode if self.handle is not None else None
-        if self.resumable and code is not None and code < 0:
-            try:
-                now = await self._client.read_flow_run(flow_run.id)
-                if now.state is not None and not now.state.is_cancelling() and not now.state.is_final():
-                    why = f"its process was killed by signal {-code}"
-                    self.did_put_back = await self.worker.put_back(self._client, flow_run.id, why)
-            except Exception:
-                self._logger.exception("Could not put flow run '%s' back", flow_run.id)
-        if self.did_put_back:
-            return None
-        return await super().propose_crashed(flow_run, message)
-
-
-class _Started:
-    """Remembers whether the executor reported a process: it ends without one where the run was cancelled meanwhile."""
-
-    def __init__(self, inner: anyio.abc.TaskStatus[ProcessHandle | None]) -> None:
-        self._inner = inner
-        self.reported = False
-
-    def started(self, value: ProcessHandle | None = None) -> None:
-        self.reported = True
-        self._inner.started(value)
-
-
-class _NoHooks:
-    """Stands where Prefect would start a process to run a flow's hooks; these flows have none."""
-
-    async def run_cancellation_hooks(self, flow_run: FlowRun, state: State[Any]) -> None:
-        return
-
-    async def run_crashed_hooks(self, flow_run: FlowRun, state: State[Any]) -> None:
-        return
