@@ -26,7 +26,7 @@ from nodes.clock import utc_now
 from nodes.jobs.lowering import Lowering
 from nodes.jobs.proctree import CLOCK_TICKS
 from nodes.jobs.tree import UNKILLABLE_AFTER_S, ProcessTree
-from nodes.jobs.workdir import read_document
+from nodes.jobs.workdir import open_regular, read_document
 from policies.jobs import Stop
 
 __all__ = ["Attempt", "HoldWay", "hold_way"]
@@ -348,8 +348,10 @@ class Attempt(ProcessTree):
         if self.first_phase_mono_s is None:
             age_s = max(0.0, utc_now().timestamp() - info.st_mtime)
             self.first_phase_mono_s = max(self.spawned_mono_s, now - age_s)
-        with contextlib.suppress(OSError), open(path, "rb") as file:
-            self.phase = file.read(200).decode("utf-8", "replace").strip()
+        opened = open_regular(path)
+        if opened is not None:
+            with contextlib.suppress(OSError), opened as file:
+                self.phase = file.read(200).decode("utf-8", "replace").strip()
 
     def _document(self, **change: Any) -> None:
         """Write a newer control document and nudge."""

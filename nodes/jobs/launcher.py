@@ -350,7 +350,7 @@ class Launcher:
         document = {**last, **change, "seq": (seq if isinstance(seq, int) else 0) + 1}
         temporary = path + ".launcher.tmp"
         try:
-            with open(temporary, "w", encoding="utf-8") as file:
+            with os.fdopen(runnerstart.fresh(temporary), "w", encoding="utf-8") as file:
                 json.dump(document, file)
             os.replace(temporary, path)
         except OSError:

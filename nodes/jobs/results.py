@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 from nodes.clock import utc_iso
 from nodes.jobs.attempt import Attempt
 from nodes.jobs.registry import Job
-from nodes.jobs.workdir import AttemptDir, newest_lines
+from nodes.jobs.workdir import AttemptDir, newest_lines, open_regular
 from policies.jobs import ExitFacts, Stop, Verdict, backoff_s, judge_exit
 from policies.workloads import is_workload, judge_workload_exit
 
@@ -206,11 +206,10 @@ def _size(path: Path) -> int:
 
 
 def _whole_lines(path: Path, at: int, limit_bytes: int) -> tuple[list[str], int]:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
+    opened = open_regular(path)
+    if opened is None:
         return [], 0
-    with os.fdopen(fd, "rb") as file:
+    with opened as file:
         file.seek(at)
         data = file.read(limit_bytes)
         if b"\n" not in data and len(data) == limit_bytes:

@@ -7,9 +7,10 @@ import json
 import os
 import resource
 import signal
+import stat
 from typing import Any
 
-__all__ = ["Output", "become_runner", "read_json", "write_json"]
+__all__ = ["Output", "become_runner", "fresh", "read_json", "write_json"]
 
 PR_SET_PDEATHSIG = 1
 
@@ -29,11 +30,26 @@ def write_json(path: str, document: dict[str, Any]) -> None:
         os.close(folder)
 
 
-def read_json(path: str) -> dict[str, Any]:
+def fresh(path: str) -> int:
+    """A new file to write; what stood there (the runner may have put a FIFO or a link) is never written through."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
-        with open(path, encoding="utf-8") as file:
+        return os.open(path, flags, 0o600)
+    except FileExistsError:
+        os.unlink(path)
+        return os.open(path, flags, 0o600)
+
+
+def read_json(path: str) -> dict[str, Any]:
+    """A JSON object; {} for anything else. A FIFO that a runner put there is not waited for, a link not followed."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            return {}
+        with os.fdopen(fd, encoding="utf-8") as file:
             raw = json.load(file)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return raw if isinstance(raw, dict) else {}
 

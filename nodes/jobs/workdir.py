@@ -10,12 +10,13 @@ import hashlib
 import json
 import os
 import platform
-import shutil
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
+from nodes.jobs.clearing import remove_tree
 from policies.jobs import Failure, parse_failure
 from policies.manifest import PROTOCOL
 
@@ -24,6 +25,7 @@ __all__ = [
     "Outcome",
     "canonical",
     "newest_lines",
+    "open_regular",
     "platform_name",
     "read_document",
     "runner_environment",
@@ -54,7 +56,7 @@ def write_document(path: Path, document: Mapping[str, Any], *, durable: bool = F
     place = os.fspath(path)
     temporary = f"{place}.{os.getpid()}.tmp"
     data = json.dumps(document, ensure_ascii=False).encode()
-    with open(temporary, "wb", buffering=0) as file:
+    with os.fdopen(_fresh(temporary), "wb", buffering=0) as file:
         view = memoryview(data)
         while view:
             view = view[file.write(view) :]
@@ -69,13 +71,34 @@ def write_document(path: Path, document: Mapping[str, Any], *, durable: bool = F
             os.close(folder)
 
 
-def read_document(path: Path, limit_bytes: int = FAILURE_BYTES_MAX) -> dict[str, Any] | None:
-    """A JSON object from a regular file no larger than ``limit_bytes``; None for anything else."""
+def _fresh(path: str) -> int:
+    """A new file to write. What stood there (a crash's, or what a runner put into its folder) is never written through."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        return os.open(path, flags, 0o600)
+    except FileExistsError:
+        os.unlink(path)
+        return os.open(path, flags, 0o600)
+
+
+def open_regular(path: Path) -> BinaryIO | None:
+    """A regular file to read; None for anything else. A FIFO is not waited for, a link not followed."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY)
     except OSError:
         return None
-    with os.fdopen(fd, "rb") as file:
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        return None
+    return os.fdopen(fd, "rb")
+
+
+def read_document(path: Path, limit_bytes: int = FAILURE_BYTES_MAX) -> dict[str, Any] | None:
+    """A JSON object from a regular file no larger than ``limit_bytes``; None for anything else."""
+    opened = open_regular(path)
+    if opened is None:
+        return None
+    with opened as file:
         try:
             data = file.read(limit_bytes + 1)
             raw = json.loads(data) if len(data) <= limit_bytes else None
@@ -88,11 +111,10 @@ def read_document(path: Path, limit_bytes: int = FAILURE_BYTES_MAX) -> dict[str,
 
 def newest_lines(path: Path, limit_bytes: int = EVENTS_KEPT_BYTES, limit_lines: int = EVENTS_KEPT_LINES) -> list[str]:
     """The newest whole lines of a file, oldest first; empty where it cannot be read."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
+    opened = open_regular(path)
+    if opened is None:
         return []
-    with os.fdopen(fd, "rb") as file:
+    with opened as file:
         try:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - limit_bytes))
@@ -261,9 +283,9 @@ class AttemptDir:
                 return f"artifact path {path!r} leads out of the work directory"
             if not full.is_file():
                 return f"artifact {path!r} is not there"
-        except OSError as error:
-            return f"artifact path {path[:100]!r}: {error.strerror}"
+        except (OSError, RuntimeError) as error:  # a ring of links is a RuntimeError
+            return f"artifact path {path[:100]!r}: {getattr(error, 'strerror', None) or error}"
         return ""
 
     def remove(self) -> None:
-        shutil.rmtree(self.root, ignore_errors=True)
+        remove_tree(self.root)

@@ -10,6 +10,9 @@ The payload's ``do`` names what it does:
   session of their own with nothing in their environment; ``forking``: short-lived children without end;
 * ``files``: write ``files`` (path -> text), name ``artifacts`` in the result.
 
+``odd`` (path -> ``fifo``, ``dir``, ``deep``, ``closed``, ``loop`` or ``link:TARGET``) puts such things where files are expected: before all
+else, and once more after ``work`` wrote its phase.
+
 Each control document that applied is one line of ``seen.ndjson`` in the module's data folder.
 """
 
@@ -50,6 +53,33 @@ def look(args, note):
 def content(path):
     with open(path) as file:
         return file.read()
+
+
+def put_odd(args, payload):
+    for name, kind in payload.get("odd", {}).items():
+        path = os.path.join(args.workdir, name)
+        if os.path.isfile(path) or os.path.islink(path):
+            os.unlink(path)
+        if os.path.lexists(path):
+            continue
+        if kind == "fifo":
+            os.mkfifo(path)
+        elif kind.startswith("link:"):
+            os.symlink(kind[5:], path)
+        elif kind == "loop":
+            os.symlink(os.path.basename(path), path)
+        else:
+            os.mkdir(path)
+        if kind == "deep":
+            here = os.getcwd()
+            os.chdir(path)
+            for _ in range(2500):
+                os.mkdir("d")
+                os.chdir("d")
+            os.chdir(here)
+        if kind == "closed":
+            open(os.path.join(path, "file"), "w").close()
+            os.chmod(path, 0)
 
 
 def spin(seconds):
@@ -110,6 +140,7 @@ def work(args, payload, note):
         with open(args.events, "a") as file:
             file.write(line)
     replace(os.path.join(args.workdir, "phase"), "spinning\n")
+    put_odd(args, payload)
     end = time.monotonic() + payload.get("seconds", 3600)
     while time.monotonic() < end:
         spin(0.004)
@@ -161,6 +192,7 @@ def run(args):
             file.write(json.dumps(line) + "\n")
 
     look(args, note)
+    put_odd(args, payload)
     sys.stdout.write("x" * payload.get("noise", 0))
     sys.stdout.flush()
     if payload["do"] == "tell" or os.path.exists(args.workdir + "/resume.ndjson"):
