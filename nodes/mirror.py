@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import random
 import threading
 from collections.abc import Callable
 from datetime import datetime
@@ -128,7 +129,8 @@ class Mirror:
     def _run(self) -> None:
         pause_s = self.every_s
         complained = False
-        while not self._stop.wait(pause_s):
+        # after an outage the mirrors of a fleet must not all come back at the same moment
+        while not self._stop.wait(pause_s if not complained else random.uniform(0.5, 1.0) * pause_s):
             try:
                 behind = self.step()
                 pause_s = 0.05 if behind else self.every_s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.orm import Session
 
 __all__ = ["default_url", "open_store", "reading", "writing"]
@@ -48,7 +50,36 @@ def open_store(url: str) -> Engine:
     except BaseException:
         engine.dispose()
         raise
+    if sqlite and parsed.database not in (None, "", ":memory:"):
+        _stay_with_the_file(engine, str(parsed.database))
     return engine
+
+
+def _stay_with_the_file(engine: Engine, path: str) -> None:
+    """A store that was open stays the file of that name: one that is moved away is gone, not begun anew; one that was put in
+    its place (a backup) is what is written from then on, not the one that has no name any more.
+    """
+
+    def inode() -> tuple[int, int] | None:
+        try:
+            info = os.stat(path)
+        except FileNotFoundError:
+            return None
+        return info.st_dev, info.st_ino
+
+    known = inode()
+
+    @event.listens_for(engine, "do_connect")
+    def connecting(_dialect: Any, record: Any, _args: Any, _options: Any) -> None:
+        here = inode()
+        if here is None:
+            raise sqlite3.OperationalError(f"the store {path} is gone: put it back, or start again to begin a new one")
+        record.info["inode"] = here
+
+    @event.listens_for(engine, "checkout")
+    def taken(_dbapi: Any, record: Any, _proxy: Any) -> None:
+        if record.info.setdefault("inode", known) != inode():
+            raise DisconnectionError(f"{path} is another file now")
 
 
 def _prepare_sqlite(engine: Engine) -> None:

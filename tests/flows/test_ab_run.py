@@ -108,7 +108,7 @@ def test_a_killed_flow_is_put_back_and_goes_on_through_a_restart_of_the_server(r
     assert "Crashed" not in [name for name, _ in states]
 
 
-def test_a_stopped_worker_puts_its_run_back_and_a_cancelled_run_is_aborted(rig: Rig) -> None:
+def test_case_110_a_stopped_worker_puts_its_run_back_and_a_cancelled_run_is_aborted(rig: Rig) -> None:
     rig.agent.block_s = 3.0
     flow_run = rig.start()
     measuring(rig, flow_run, 2)
@@ -180,7 +180,7 @@ def test_what_the_agent_refuses_fails_with_what_why_and_remedy(rig: Rig) -> None
     assert state.message == "rule 'trainr': the section has no such rule. Next: use trainer"
 
 
-def test_a_flow_file_that_is_missing_fails_its_run_and_not_the_worker(rig: Rig) -> None:
+def test_case_109_a_flow_file_that_is_missing_fails_its_run_and_not_the_worker(rig: Rig) -> None:
     with client_of(rig.url) as client:
         model = client.read_deployment_by_name("ab-run/ab-run")
         client.create_deployment(

@@ -70,6 +70,42 @@ def test_a_block_counts_what_the_program_did_and_meters_what_the_work_used(measu
     wait_for("the feed is gone with its run", lambda: not runners_of(rig.home))
 
 
+def arm_of(rig: Rig) -> tuple[dict[int, Any], dict[int, Any]]:
+    """(program, work) as they are now: by pid since when it runs, its folder, command and whole environment."""
+
+    def facts(pid: int) -> tuple[str, str, bytes, bytes]:
+        place = Path(f"/proc/{pid}")
+        started = (place / "stat").read_text().rsplit(")", 1)[1].split()[19]
+        return (
+            started,
+            str((place / "cwd").readlink()),
+            (place / "cmdline").read_bytes(),
+            (place / "environ").read_bytes(),
+        )
+
+    return {rig.started[1].pid: facts(rig.started[1].pid)}, {pid: facts(pid) for pid in runners_of(rig.home)}
+
+
+def test_case_115_the_arms_of_a_block_differ_in_nothing_but_whether_the_work_may_run(measured: Rig) -> None:
+    rig = measured
+    rig.begin()
+    thread, rows = in_background(rig, 1, "on_first")
+    seen = {}
+
+    def in_window(arm: str) -> bool:
+        now = now_of(rig)
+        return (now["part"], now["arm"]) == ("window", arm)
+
+    for arm in ("on", "off"):
+        wait_for(f"the {arm} window", lambda arm=arm: in_window(arm), 120)
+        seen[arm] = arm_of(rig)
+    thread.join(120)
+    assert rows[0]["state"] == "counted", rows
+    assert seen["on"][1], "the work was there"
+    assert seen["on"] == seen["off"]
+    rig.client.call("run_abort", run="run-1")
+
+
 def test_other_flows_wait_while_a_run_measures_and_the_section_stays(measured: Rig) -> None:
     rig = measured
     rig.begin(**LONG, first="off_first")

@@ -207,6 +207,30 @@ def test_case_048_lowering_takes_effect_beside_a_rival_and_is_undone(tmp_path: P
     rig.close()
 
 
+@pytest.mark.parametrize("places", BOTH_WAYS)
+def test_case_096_streams_that_wait_for_each_other_are_stopped_together_and_go_on_together(
+    tmp_path: Path, places: list[str] | None
+) -> None:
+    """What gates is the whole tree: two threads and a child that pass a token round never wait for one that alone is stopped."""
+    rig = rig_with(tmp_path, ["freeze_ok"], places)
+    attempt = rig.start({"do": "work", "pair": True})
+    path = attempt.folder.work / "rounds"
+
+    def rounds() -> int:
+        return int(path.read_text()) if path.exists() else 0
+
+    rig.until(lambda: attempt.state == "running" and rounds() > 20)
+    for _ in range(5):
+        rig.jobs.hold(attempt.attempt_id, "phase")
+        rig.until(lambda: attempt.hold_confirmed)
+        before = rounds()
+        time.sleep(0.3)
+        assert rounds() == before
+        rig.jobs.release(attempt.attempt_id)
+        rig.until(lambda before=before: rounds() > before + 20)
+    rig.close()
+
+
 def test_a_process_that_comes_later_is_lowered_too(tmp_path: Path) -> None:
     rig = rig_with(tmp_path, ["freeze_ok"])
     attempt = rig.start({"do": "work", "children": 1, "detached": 1})

@@ -104,6 +104,19 @@ def test_a_reserve_sets_cores_and_memory_aside() -> None:
     assert codes(memory, replace(ROOM, programs_hold_bytes=4 * GB), mem_gb=5.0) == []
 
 
+def test_case_097_what_a_job_really_took_counts_and_not_what_it_declared() -> None:
+    """It declared 4 GB and took 20: nothing is promised to it any more, and what is left is what is measured."""
+    liar = Taken(RUNNING, 4.0 * GB, footprint_bytes=20 * GB)
+    assert liar.owed_bytes == 0.0
+    honest = Taken(RUNNING, 20.0 * GB, footprint_bytes=20 * GB)
+    for left_gb, expected in ((1.5, ["MEMORY_SHORT"]), (16.0, [])):
+        pools = (Pool(24 * GB, int(left_gb * GB)),)
+        for taken in (liar, honest):
+            assert codes(NodeView(), replace(ROOM, pools=pools, taken=(taken,)), mem_gb=1.0) == expected
+    unread = Taken(RUNNING, 4.0 * GB, footprint_bytes=None)
+    assert unread.owed_bytes == 4.0 * GB, "unknown is not nothing: all of it is still owed"
+
+
 def test_a_ceiling_admits_up_to_it_and_a_phase_may_cap_too() -> None:
     taken = (Taken(RUNNING),)
     assert codes(capping(slots=2), replace(ROOM, taken=taken)) == []

@@ -144,7 +144,7 @@ def test_a_longer_life_cannot_be_written_into_one() -> None:
         (timedelta(days=400), "expired"),
     ],
 )
-def test_fourteen_days_from_the_verdict(after: timedelta, state: str) -> None:
+def test_case_117_fourteen_days_from_the_verdict(after: timedelta, state: str) -> None:
     assert state_of(certificate(), ISSUED + after).state == state
 
 
@@ -267,7 +267,7 @@ def test_what_changed_makes_it_stale_with_old_and_new(what: str) -> None:
     assert said in found.why
 
 
-def test_every_field_of_the_fingerprint_but_the_kernel_binds() -> None:
+def test_case_117_every_field_of_the_fingerprint_but_the_kernel_binds() -> None:
     unread = {name: None for name in Fingerprint.model_fields if name not in ("agent_version", "kernel")}
     for name in unread:
         assert differences(PRINT, PRINT.model_copy(update={name: None})) != [], name

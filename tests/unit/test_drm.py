@@ -244,3 +244,48 @@ def test_text_that_is_no_client_or_a_strange_number_is_left_out() -> None:
     )
     assert made is not None
     assert (made.pdev, made.metered, made.memory_bytes) == ("00:02.0", False, {"vram": 4096})
+
+
+def test_case_036_several_engines_at_once_are_no_more_than_a_whole_device(tree: Tree) -> None:
+    """Engine classes run side by side: a program's share is that of the class it kept busiest, never their sum."""
+    tree.process(PROGRAM)
+    meter = tree.meter()
+    for second, (gfx, compute, copy) in ((0, (0, 0, 0)), (2, (1_200_000_000, 1_000_000_000, 40_000_000))):
+        extra = f"drm-engine-compute:\t{compute} ns\ndrm-engine-dma:\t{copy} ns\n"
+        tree.file(PROGRAM, 3, ns(7, gfx, extra))
+        seen = read(meter, second, PROGRAM)
+    assert seen.use([PROGRAM]).busy_s == pytest.approx(1.2)
+    # of two clients in the same class the times add up, and a second class beside them does not
+    tree.file(PROGRAM, 4, ns(8, 0, "drm-engine-compute:\t0 ns\n"))
+    read(meter, 4, PROGRAM)
+    tree.file(PROGRAM, 3, ns(7, 1_700_000_000, "drm-engine-compute:\t1400000000 ns\n"))
+    tree.file(PROGRAM, 4, ns(8, 500_000_000, "drm-engine-compute:\t300000000 ns\n"))
+    assert read(meter, 6, PROGRAM).use([PROGRAM]).busy_s == pytest.approx(1.0)
+
+
+def test_case_039_a_driver_that_counts_nothing_for_its_clients_leaves_their_use_unknown(tree: Tree) -> None:
+    tree.process(PROGRAM)
+    tree.process(FLEET)
+    meter = tree.meter()
+    bare = f"drm-driver:\tnouveau\ndrm-pdev:\t{PDEV}\ndrm-client-id:\t7\n"
+    for second in (0, 2, 4):
+        tree.file(PROGRAM, 3, bare)
+        tree.file(FLEET, 3, ns(8, 10**9 * second))
+        seen = read(meter, second, PROGRAM, FLEET)
+    assert "does not tell the engine time" in str(seen.use([PROGRAM]).why)
+    assert seen.use([FLEET]).why is None, "what can be told of another stays told"
+
+
+def test_case_040_a_clients_time_ends_with_it_and_the_next_one_begins_its_own(tree: Tree) -> None:
+    tree.process(PROGRAM)
+    meter = tree.meter()
+    for second, busy in ((0, 8_000_000_000), (2, 9_000_000_000)):
+        tree.file(PROGRAM, 3, ns(7, busy))
+        read(meter, second, PROGRAM)
+    tree.file(PROGRAM, 3, ns(8, 0))  # the same descriptor, another client
+    assert read(meter, 4, PROGRAM).use([PROGRAM]).busy_s == 0.0
+    tree.file(PROGRAM, 3, ns(8, 300_000_000))
+    assert read(meter, 6, PROGRAM).use([PROGRAM]).busy_s == pytest.approx(0.3)
+    # one that came and worked between two looks counts from its beginning
+    tree.file(PROGRAM, 3, ns(9, 500_000_000))
+    assert read(meter, 8, PROGRAM).use([PROGRAM]).busy_s == pytest.approx(0.5)

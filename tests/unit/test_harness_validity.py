@@ -24,7 +24,7 @@ def out(number: int, reason: str, arm: str | None, part: str | None = None, orde
     return block(number, state="left_out", order=order, reason=reason, reason_arm=arm, extra={**facts, **extra})
 
 
-def test_only_counted_blocks_with_both_rates_and_off_progress_count() -> None:
+def test_case_117_only_counted_blocks_with_both_rates_and_off_progress_count() -> None:
     rows = [
         block(3),
         block(1),

@@ -335,3 +335,20 @@ def test_case_077_what_outlives_its_runner_and_every_kill_is_said(tmp_path: Path
     del world.table[102]
     attempt.step(34.0)
     assert not attempt.unkillable, "it is gone after all"
+
+
+def test_case_081_a_runner_gets_the_grace_that_it_declares_and_not_another(tmp_path: Path) -> None:
+    """Ninety seconds to tear its contexts down are ninety seconds; half of them are for its own way of stopping."""
+    for name, capabilities, term_at in (("plain", set[str](), 0.0), ("asked", {"cancellable"}, 45.0)):
+        world = World({LAUNCHER: proc(LAUNCHER, 1, 10, "S"), RUNNER: proc(RUNNER, LAUNCHER, 11, "R")}, [])
+        attempt = attempt_in(world, tmp_path / name, capabilities)
+        attempt.stop_grace_s = 90.0
+        attempt.begin(0.0, held_reason=None)
+        attempt.stop(Stop("evicted", True, False), 100.0)
+        sent: dict[int, float] = {}
+        for second in range(100, 195):
+            before = len(world.sent)
+            attempt.step(float(second))
+            for _, _, sig in world.sent[before if second > 100 else 0 :]:
+                sent.setdefault(sig, second - 100.0)
+        assert (sent[signal.SIGTERM], sent[signal.SIGKILL]) == (term_at, 90.0), name

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from nodes.jobs.workdir import runner_environment
 from policies.manifest import ManifestError, parse_manifest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -116,3 +117,25 @@ def test_a_variant_applies_to_its_platform() -> None:
     assert manifest.runner_on("linux-amd64").exec[0] == "python"
     arm = manifest.runner_on("linux-arm64")
     assert (arm.exec, arm.runtime.kind, arm.env) == (["{bundle}/render-arm"], "native", {"A": "1"})
+
+
+@pytest.mark.parametrize(
+    "name", ["CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_VISIBLE_DEVICES"]
+)
+def test_case_088_a_module_chooses_no_mps_daemon_and_no_device_for_itself(name: str) -> None:
+    with pytest.raises(ManifestError, match=name):
+        parse_manifest(with_line("runner", f'env = {{ {name} = "/tmp/nvidia-mps" }}'))
+
+
+def test_case_088_a_runner_inherits_no_mps_setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its environment is built from nothing, so what the agent was started with reaches nobody; the owner's own settings do."""
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    places = {"module_data": tmp_path, "tmp": tmp_path, "settings": tmp_path / "s.json"}
+    env = runner_environment(short="render", search="/usr/bin", **places)
+    assert not [name for name in env if name.startswith("CUDA_")]
+    owners = {"CUDA_MPS_PIPE_DIRECTORY": "/run/mps-fleet"}
+    env = runner_environment(
+        short="render", search="/usr/bin", device=owners, module_env={"CUDA_MPS_PIPE_DIRECTORY": "/x"}, **places
+    )
+    assert env["CUDA_MPS_PIPE_DIRECTORY"] == "/run/mps-fleet"

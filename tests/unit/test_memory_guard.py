@@ -250,3 +250,11 @@ def test_whatever_comes(ticks: list[tuple[float, float | None, float | None, dic
         if free_pct is not None and free_pct < LIMITS.hard_free_pct:
             assert decision.level == "hard"
             assert decision.no_duty
+
+
+def test_case_097_the_measured_size_decides_who_goes() -> None:
+    """Neither what a job declared nor its name: the one that holds most, and a size that cannot be read only where none can."""
+    _, decisions = drive([(0.0, reading(5, small=4.0, liar=20.0, unread=None))])
+    assert decisions[0].evict == "liar"
+    _, decisions = drive([(0.0, reading(5, b=None, a=None))])
+    assert decisions[0].evict == "a"

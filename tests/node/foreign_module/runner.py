@@ -8,6 +8,7 @@ The payload's ``do`` names what it does:
   ``detached`` have a session of their own; ``deaf``: ignore everything that can be ignored; ``greedy``: ignore the
   duty alone; ``strays``: orphans that spin in a
   session of their own with nothing in their environment; ``forking``: short-lived children without end;
+  ``pair``: two threads and a child that each wait for the other's word, the rounds counted in ``rounds``;
 * ``files``: write ``files`` (path -> text), name ``artifacts`` in the result.
 
 ``odd`` (path -> ``fifo``, ``dir``, ``deep``, ``closed``, ``loop`` or ``link:TARGET``) puts such things where files are expected: before all
@@ -21,6 +22,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 
 nudged = True
@@ -125,6 +127,31 @@ def fork_without_end():
                 pass
 
 
+def pair(path):
+    """A token goes round: thread one, thread two, a child process, and again; each sleeps until it comes."""
+    pipes = [os.pipe() for _ in range(3)]
+    if os.fork() == 0:
+        while True:
+            os.write(pipes[0][1], os.read(pipes[2][0], 1))
+
+    def one():
+        rounds = 0
+        while True:
+            os.read(pipes[0][0], 1)
+            rounds += 1
+            replace(path, str(rounds))
+            os.write(pipes[1][1], b"t")
+            time.sleep(0.002)
+
+    def two():
+        while True:
+            os.write(pipes[2][1], os.read(pipes[1][0], 1))
+
+    for part in (one, two):
+        threading.Thread(target=part, daemon=True).start()
+    os.write(pipes[0][1], b"t")
+
+
 def work(args, payload, note):
     deaf = payload.get("deaf", False)
     if deaf:
@@ -136,6 +163,8 @@ def work(args, payload, note):
         stray()
     if payload.get("forking"):
         fork_without_end()
+    if payload.get("pair"):
+        pair(os.path.join(args.workdir, "rounds"))
     for line in payload.get("events", []):
         with open(args.events, "a") as file:
             file.write(line)
