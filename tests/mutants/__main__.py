@@ -1,19 +1,31 @@
-"""``python -m tests.mutants [NAME…]``: every mutant, or those whose name holds one of the words; exit status 1 where one survives."""
+"""``python -m tests.mutants [WORD…]``: every mutant, or those of the subjects named, or whose name holds one of the words.
+
+Exit status 1 where one survives.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import tempfile
+import time
 from pathlib import Path
 
-from tests.mutants.catalogue import ALL
+from tests.mutants.catalogue import SUBJECTS
 from tests.mutants.runner import Tree, run
 
 
 def main(words: list[str]) -> int:
-    chosen = [mutant for mutant in ALL if not words or any(word in mutant.name for word in words)]
-    with tempfile.TemporaryDirectory(prefix="cotenant-mutants-") as folder:
-        tree = Tree(Path(folder))
+    chosen = [
+        mutant
+        for subject, mutants in SUBJECTS.items()
+        for mutant in mutants
+        if not words or subject in words or any(word in mutant.name for word in words)
+    ]
+    with (
+        tempfile.TemporaryDirectory(prefix="cotenant-mutants-") as folder,
+        contextlib.closing(Tree(Path(folder))) as tree,
+    ):
         if not tree.imports_itself():
             print("the copy does not import itself: an installed tree is in the way", file=sys.stderr)
             return 2
@@ -23,10 +35,12 @@ def main(words: list[str]) -> int:
             return 2
         bad = 0
         for mutant in chosen:
+            began_s = time.monotonic()
             outcome = run(tree, mutant)
             bad += outcome.state != "killed"
             print(
-                f"{outcome.state:<9} {mutant.name}" + ("" if outcome.state == "killed" else f": {outcome.said}"),
+                f"{outcome.state:<9} {time.monotonic() - began_s:5.1f} s  {mutant.name}"
+                + ("" if outcome.state == "killed" else f": {outcome.said}"),
                 flush=True,
             )
     print(f"{len(chosen) - bad} of {len(chosen)} mutants killed")

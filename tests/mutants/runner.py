@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import json
 import os
+import select
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable
+from compileall import compile_dir
 from dataclasses import dataclass
 from pathlib import Path
+from py_compile import PycInvalidationMode
 from typing import Literal
 
 __all__ = ["Mutant", "Outcome", "Tree", "run"]
@@ -41,10 +47,11 @@ class Outcome:
 
 
 class Tree:
-    """A copy of the working tree: everything that git knows or would add."""
+    """A copy of the working tree: everything that git knows or would add. ``close`` ends the process that tests in it."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder
+        self._nursery: subprocess.Popen[str] | None = None
         listed = subprocess.run(
             ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
             cwd=ROOT,
@@ -56,6 +63,8 @@ class Tree:
             if source.is_file():
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(source, target)
+        # Compiled once, and believed only where the hash of the source fits: by time and size an edit could go unseen.
+        compile_dir(folder, quiet=2, invalidation_mode=PycInvalidationMode.CHECKED_HASH)
 
     def imports_itself(self) -> bool:
         """Whether Python started here imports the copy, not an installed tree."""
@@ -67,18 +76,43 @@ class Tree:
         return all(os.path.realpath(path).startswith(root + os.sep) for path in done.stdout.split())
 
     def test(self, tests: Iterable[str]) -> tuple[int, str]:
-        """pytest's exit code and the end of what it said; stops at the first failure."""
-        argv = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--no-header", *tests]
-        try:
-            done = subprocess.run(
-                argv, cwd=self.root, env=self._env(), capture_output=True, text=True, timeout=LIMIT_S, check=False
-            )
-        except subprocess.TimeoutExpired:
+        """pytest's exit code and the end of what it said; stops at the first failure. -1: no answer in time."""
+        nursery = self._nursery or self._begun()
+        assert nursery.stdin is not None
+        assert nursery.stdout is not None
+        nursery.stdin.write(json.dumps(["-q", "-x", "-p", "no:cacheprovider", "--no-header", *tests]) + "\n")
+        nursery.stdin.flush()
+        if not select.select([nursery.stdout], [], [], LIMIT_S)[0]:
+            self.close()
             return -1, f"no answer within {LIMIT_S:.0f} s"
-        return done.returncode, " | ".join((done.stdout + done.stderr).strip().splitlines()[-3:])
+        line = nursery.stdout.readline()
+        if not line:
+            self.close()
+            return -1, "the process that runs the tests has ended"
+        code, said = json.loads(line)
+        return code, " | ".join(said.strip().splitlines()[-3:])
+
+    def close(self) -> None:
+        if self._nursery is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._nursery.pid, signal.SIGKILL)  # not collected yet: the number is still its own
+            self._nursery.communicate()
+            self._nursery = None
+
+    def _begun(self) -> subprocess.Popen[str]:
+        self._nursery = subprocess.Popen(
+            [sys.executable, "-m", "tests.mutants.nursery"],
+            cwd=self.root,
+            env=self._env(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        return self._nursery
 
     def _env(self) -> dict[str, str]:
-        return {**os.environ, "PYTHONPATH": str(self.root), "PYTHONDONTWRITEBYTECODE": "1"}
+        return {**os.environ, "PYTHONPATH": str(self.root)}
 
 
 def run(tree: Tree, mutant: Mutant) -> Outcome:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,12 +15,12 @@ QUICK = [mutant for mutant in ALL if mutant.quick]
 
 
 @pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
-    tree = Tree(tmp_path_factory.mktemp("tree"))
-    assert tree.imports_itself()
-    code, said = tree.test(sorted({test for mutant in QUICK for test in mutant.tests}))
-    assert code == 0, f"not green without a mutant: {said}"
-    return tree
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
+    with contextlib.closing(Tree(tmp_path_factory.mktemp("tree"))) as tree:
+        assert tree.imports_itself()
+        code, said = tree.test(sorted({test for mutant in QUICK for test in mutant.tests}))
+        assert code == 0, f"not green without a mutant: {said}"
+        yield tree
 
 
 @pytest.mark.timeout(900)

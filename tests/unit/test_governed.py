@@ -213,4 +213,8 @@ def test_a_restart_does_not_make_an_overrunner_trusted_again() -> None:
     found = compliance_from(kept, 60.0)
     assert dict(found.distrusted) == {MODULE: 3700.0}
     assert found.records == {"a1": Record(0.1, 60.0, 0, (10.0, 40.0))}
+    over = Record(0.1, 50.0, times=(10.0, 30.0, 40.0), stopped=True)
+    held = Record(0.1, 50.0, times=(40.0,), held_until_s=100.0, why="over its duty")
+    kept = json.loads(json.dumps(compliance_kept(ComplianceState({"a1": over, "a2": held})), allow_nan=False))
+    assert compliance_from(kept, 50.0).records == {"a1": over, "a2": held}
     assert compliance_from(json.loads(json.dumps(compliance_kept(CLEAR))), 0.0).records == {}

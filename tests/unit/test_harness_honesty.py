@@ -165,6 +165,14 @@ def test_an_aa_run_without_bias_passes_and_says_its_width() -> None:
     assert got.lo99 < 1.0 < got.hi99
 
 
+def test_the_interval_of_an_aa_run_is_the_printed_99_percent_one() -> None:
+    d, o = noise(8, 12)
+    got = judge_null(blocks_of((d - d.mean()) / d.std(ddof=1) * 0.02, o), 0.02)
+    assert got.lo99 is not None
+    # Student's t of 11 degrees of freedom exceeds 3.106 in 0.5 of 100 cases
+    assert got.lo99 == pytest.approx(math.exp(-3.106 * 0.02 / math.sqrt(12)), abs=1e-5)
+
+
 def test_an_aa_run_sees_a_bias() -> None:
     d, o = noise(9, 12, 0.005)
     got = judge_null(blocks_of(d - 0.02, o), 0.02)

@@ -108,6 +108,14 @@ def test_drift_goes_into_the_order_effect_and_not_into_r() -> None:
     assert got.verdict == "no slowdown shown"
 
 
+def test_drift_stays_out_of_r_where_one_order_came_more_often() -> None:
+    # the second window of a block runs 5 % faster, the work takes 1 %: a mean over three to one orders would say 0.966
+    on_first, off_first = ("on_first", 9.9, 10.5), ("off_first", 9.9 * 1.05, 10.0)
+    got = decide([on_first, on_first, on_first, off_first] * 2)
+    assert got.R == pytest.approx(0.99)
+    assert got.b == pytest.approx(-math.log(1.05))
+
+
 # --- verdicts -----------------------------------------------------------------------------------------------------
 
 

@@ -165,6 +165,9 @@ def test_phases_have_every_action() -> None:
     assert [each.lowered for each in desired([CPU, LLM], node)] == [False, True]
     off = replace(node, rules=(replace(node.rules[0], phases=(replace(phase, on=False),)),))
     assert [(each.action, each.lowered) for each in desired([CPU, LLM], off)] == [("run", False)] * 2
+    both = desired([CPU], replace(node, pause=True))[0]
+    assert {each.action for each in both.reasons} == {"pause", "evict"}
+    assert both.action == "evict", "what another reason pauses is evicted all the same"
 
 
 @pytest.mark.parametrize(

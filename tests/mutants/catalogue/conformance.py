@@ -1,19 +1,16 @@
-"""The mutants. Each list belongs to a subject; ``ALL`` joins them."""
+"""The conformance kit: its meters, its judgements, its watch over writes."""
 
 from __future__ import annotations
 
 from tests.mutants.runner import Mutant
 
-__all__ = ["ALL", "CONFORMANCE", "DUTY"]
+__all__ = ["CONFORMANCE"]
 
 UNIT = "tests/unit/test_conform.py"
 METER = f"{UNIT}::test_the_tree_meter_counts_what_the_tree_counts_of_itself"
 PROBE = f"{UNIT}::test_the_probe_finds_its_meter_right_and_the_host_gives_something"
-ACCOUNT = "tests/unit/test_sdk_duty.py"
-BENCH = "tests/unit/test_duty_accuracy.py"
 
 JUDGE = "cotenant/conform/judge.py"
-DEBT = "self._debt_s = max(-CREDIT_S * rate, self._debt_s + used - rate * elapsed)"
 
 CONFORMANCE = [
     Mutant(
@@ -212,73 +209,3 @@ CONFORMANCE = [
         (f"{UNIT}::test_the_watch_sees_writes_outside_and_lets_them_happen",),
     ),
 ]
-
-DUTY = [
-    Mutant(
-        "the account's use has a factor",
-        "cotenant/sdk/duty.py",
-        DEBT,
-        "self._debt_s = max(-CREDIT_S * rate, self._debt_s + 0.5 * used - rate * elapsed)",
-        (f"{ACCOUNT}::test_the_next_unit_starts_after_b_over_d",),
-        quick=True,
-    ),
-    Mutant(
-        "credit has no end",
-        "cotenant/sdk/duty.py",
-        DEBT,
-        "self._debt_s = self._debt_s + used - rate * elapsed",
-        (f"{ACCOUNT}::test_a_host_that_gives_nothing_earns_no_burst",),
-    ),
-    Mutant(
-        "lateness is paid twice",
-        "cotenant/sdk/duty.py",
-        DEBT,
-        "self._debt_s = max(0.0, self._debt_s + used - rate * elapsed)",
-        (f"{ACCOUNT}::test_lateness_is_not_paid_twice",),
-    ),
-    Mutant(
-        "the duty's cores are forgotten",
-        "cotenant/sdk/duty.py",
-        "/ self._cores\n            self._cpu_mark",
-        "\n            self._cpu_mark",
-        (f"{ACCOUNT}::test_cores_make_a_duty_of_1",),
-    ),
-    Mutant(
-        "children's time is dropped",
-        "cotenant/sdk/duty.py",
-        "return time.process_time() + self._children_s",
-        "return time.process_time()",
-        ("tests/node/test_jobs_duty_accuracy.py::test_children_are_counted_too",),
-    ),
-    Mutant(
-        "a burst is ten times as long",
-        "cotenant/sdk/duty.py",
-        "BURST_S = 0.010\n",
-        "BURST_S = 0.100\n",
-        (f"{ACCOUNT}::test_bursts_stay_short",),
-    ),
-    Mutant(
-        "the benchmark's share has a factor",
-        "benchmarks/duty_accuracy.py",
-        "share=samples.used(long.began, long.ended) /",
-        "share=0.5 * samples.used(long.began, long.ended) /",
-        (BENCH,),
-        quick=True,
-    ),
-    Mutant(
-        "the benchmark's largest share is the mean",
-        "benchmarks/duty_accuracy.py",
-        "return max(found, default=None)",
-        "return sum(found) / len(found) if found else None",
-        (BENCH,),
-    ),
-    Mutant(
-        "the benchmark's throughput forgets the duty",
-        "benchmarks/duty_accuracy.py",
-        "/ (duty * free_units / free_s)",
-        "/ (free_units / free_s)",
-        (BENCH,),
-    ),
-]
-
-ALL = [*CONFORMANCE, *DUTY]

@@ -1,0 +1,129 @@
+"""Certificates: their digest, how long and for what they hold, what repetition costs."""
+
+from __future__ import annotations
+
+from tests.mutants.runner import Mutant
+
+__all__ = ["CERTIFICATES"]
+
+MODEL = "policies/certificate/model.py"
+VALIDITY = "policies/certificate/validity.py"
+COVERAGE = "policies/certificate/coverage.py"
+ISSUE = "policies/certificate/issue.py"
+REPETITION = "policies/certificate/repetition.py"
+
+T_CERTIFICATE = "tests/unit/test_certificate.py"
+T_REPETITION = "tests/unit/test_certificate_repetition.py"
+
+CERTIFICATES = [
+    Mutant(
+        "the duty is not under the digest",
+        MODEL,
+        'if k != "digest"}',
+        'if k not in ("digest", "certified_duty")}',
+        (f"{T_CERTIFICATE}::test_no_field_can_be_edited_unseen",),
+        quick=True,
+    ),
+    Mutant(
+        "any digest fits",
+        MODEL,
+        "return isinstance(digest, str) and hmac.compare_digest(digest.encode(), expected.encode())",
+        "return isinstance(digest, str) and len(digest) == len(expected)",
+        (f"{T_CERTIFICATE}::test_no_field_can_be_edited_unseen",),
+    ),
+    Mutant(
+        "a certificate holds at the instant it expires",
+        VALIDITY,
+        "if now >= certificate.expires_at:",
+        "if now > certificate.expires_at:",
+        (f"{T_CERTIFICATE}::test_fourteen_days_from_the_verdict",),
+    ),
+    Mutant(
+        "a clock set back lengthens a certificate",
+        VALIDITY,
+        "if now < certificate.issued_at:",
+        "if False:",
+        (f"{T_CERTIFICATE}::test_a_clock_set_back_makes_it_invalid_not_longer",),
+    ),
+    Mutant(
+        "a fingerprint that could not be taken is the same",
+        VALIDITY,
+        '        found.append("node and program: as fingerprinted → unknown")\n',
+        "        pass\n",
+        (f"{T_CERTIFICATE}::test_no_fingerprint_at_all_is_unknown_and_stale",),
+    ),
+    Mutant(
+        "a stale certificate admits work",
+        COVERAGE,
+        'if state.state != "valid":',
+        'if state.state not in ("valid", "stale"):',
+        (f"{T_CERTIFICATE}::test_only_a_valid_one_admits",),
+    ),
+    Mutant(
+        "a bundle of which nothing is known is covered",
+        COVERAGE,
+        "if bundle_digest != item.digest:",
+        "if bundle_digest is not None and bundle_digest != item.digest:",
+        (f"{T_CERTIFICATE}::test_what_it_covers",),
+    ),
+    Mutant(
+        "uncapped work is covered by any duty",
+        COVERAGE,
+        "asked = 1.0 if duty is None else duty",
+        "asked = 0.0 if duty is None else duty",
+        (
+            f"{T_CERTIFICATE}::test_what_it_covers",
+            f"{T_CERTIFICATE}::test_no_duty_above_the_certified_one_is_ever_covered",
+        ),
+    ),
+    Mutant(
+        "a demonstration admits wherever",
+        COVERAGE,
+        "if certificate.demonstration and not accept_demonstration:",
+        "if certificate.demonstration and accept_demonstration:",
+        (f"{T_CERTIFICATE}::test_a_demonstration_admits_only_where_the_section_accepts_those",),
+    ),
+    Mutant(
+        "work that was there and used nothing is certified",
+        ISSUE,
+        "dosed = {key for key, share in shares.items() if share > 0.0 and share >= least}",
+        "dosed = set(shares)",
+        (
+            f"{T_CERTIFICATE}::test_only_work_that_was_part_of_the_dose_is_named",
+            f"{T_CERTIFICATE}::test_case_094_without_a_metered_dose_there_is_no_certificate",
+        ),
+    ),
+    Mutant(
+        "a certificate's days begin when it is asked for",
+        ISSUE,
+        'datetime.fromisoformat(record["ended_at"]) if record.get("ended_at") else now',
+        "now",
+        (
+            f"{T_CERTIFICATE}::test_it_names_what_it_was_earned_with",
+            f"{T_CERTIFICATE}::test_fourteen_days_from_the_verdict",
+        ),
+    ),
+    # -- repetition
+    Mutant(
+        "one pass after a failure certifies",
+        REPETITION,
+        "PASSES_OWED = 2\n",
+        "PASSES_OWED = 1\n",
+        (f"{T_REPETITION}::test_after_any_ending_but_a_pass_it_takes_two_in_a_row",),
+        quick=True,
+    ),
+    Mutant(
+        "two passes at any distance are two in a row",
+        REPETITION,
+        "in_row = [each for each in in_row if past.ended_at - each.ended_at <= PASSES_WITHIN] + [past]",
+        "in_row = [*in_row, past]",
+        (f"{T_REPETITION}::test_the_two_passes_lie_within_fourteen_days",),
+    ),
+    Mutant(
+        "harm at the larger of two duties takes back too little",
+        REPETITION,
+        "at = min(known, default=0.0)",
+        "at = max(known, default=0.0)",
+        (T_REPETITION,),
+    ),
+]

@@ -1,0 +1,139 @@
+"""The SDK, ``Duty`` and ``Supervisor``, and the benchmark that measures the first."""
+
+from __future__ import annotations
+
+from tests.mutants.runner import Mutant
+
+__all__ = ["SDK"]
+
+ACCOUNT = "tests/unit/test_sdk_duty.py"
+BENCH = "tests/unit/test_duty_accuracy.py"
+SUPERVISOR = "tests/node/test_sdk_supervisor.py"
+DUTY = "cotenant/sdk/duty.py"
+RUNS = "cotenant/sdk/supervisor.py"
+
+DEBT = "self._debt_s = max(-CREDIT_S * rate, self._debt_s + used - rate * elapsed)"
+
+SDK = [
+    Mutant(
+        "the account's use has a factor",
+        DUTY,
+        DEBT,
+        "self._debt_s = max(-CREDIT_S * rate, self._debt_s + 0.5 * used - rate * elapsed)",
+        (f"{ACCOUNT}::test_the_next_unit_starts_after_b_over_d",),
+        quick=True,
+    ),
+    Mutant(
+        "credit has no end",
+        DUTY,
+        DEBT,
+        "self._debt_s = self._debt_s + used - rate * elapsed",
+        (f"{ACCOUNT}::test_a_host_that_gives_nothing_earns_no_burst",),
+    ),
+    Mutant(
+        "lateness is paid twice",
+        DUTY,
+        DEBT,
+        "self._debt_s = max(0.0, self._debt_s + used - rate * elapsed)",
+        (f"{ACCOUNT}::test_lateness_is_not_paid_twice",),
+    ),
+    Mutant(
+        "the duty's cores are forgotten",
+        DUTY,
+        "/ self._cores\n            self._cpu_mark",
+        "\n            self._cpu_mark",
+        (f"{ACCOUNT}::test_cores_make_a_duty_of_1",),
+    ),
+    Mutant(
+        "children's time is dropped",
+        DUTY,
+        "return time.process_time() + self._children_s",
+        "return time.process_time()",
+        ("tests/node/test_jobs_duty_accuracy.py::test_children_are_counted_too",),
+    ),
+    Mutant(
+        "a burst is ten times as long",
+        DUTY,
+        "BURST_S = 0.010\n",
+        "BURST_S = 0.100\n",
+        (f"{ACCOUNT}::test_bursts_stay_short",),
+    ),
+    Mutant(
+        "the benchmark's share has a factor",
+        "benchmarks/duty_accuracy.py",
+        "share=samples.used(long.began, long.ended) /",
+        "share=0.5 * samples.used(long.began, long.ended) /",
+        (BENCH,),
+        quick=True,
+    ),
+    Mutant(
+        "the benchmark's largest share is the mean",
+        "benchmarks/duty_accuracy.py",
+        "return max(found, default=None)",
+        "return sum(found) / len(found) if found else None",
+        (BENCH,),
+    ),
+    Mutant(
+        "the benchmark's throughput forgets the duty",
+        "benchmarks/duty_accuracy.py",
+        "/ (duty * free_units / free_s)",
+        "/ (free_units / free_s)",
+        (BENCH,),
+    ),
+    Mutant(
+        "overlapping units are counted each",
+        DUTY,
+        "used = elapsed if self._open else 0.0",
+        "used = elapsed * self._open",
+        (f"{ACCOUNT}::test_units_of_several_threads_are_counted_once",),
+    ),
+    Mutant(
+        "a report divides by its period",
+        DUTY,
+        '"value": round((busy - before) / span, 4)',
+        '"value": round((busy - before) / (2.0 * span), 4)',
+        (f"{ACCOUNT}::test_reports",),
+    ),
+    Mutant(
+        "the time idled is counted as busy",
+        DUTY,
+        "        self._busy_s += used\n",
+        "        self._busy_s += elapsed\n",
+        (f"{ACCOUNT}::test_the_next_unit_starts_after_b_over_d", f"{ACCOUNT}::test_reports"),
+    ),
+    Mutant(
+        "a workload's older document applies",
+        RUNS,
+        "seq > self._seq:",
+        "seq != self._seq:",
+        (f"{SUPERVISOR}::test_a_document_out_of_bounds_or_older_changes_nothing",),
+    ),
+    Mutant(
+        "a limit out of bounds lifts the limit",
+        RUNS,
+        "raw[name] = self._document.get(name)",
+        "raw[name] = None",
+        (f"{SUPERVISOR}::test_a_document_out_of_bounds_or_older_changes_nothing",),
+    ),
+    Mutant(
+        "a workload that is to begin paused is started",
+        RUNS,
+        "if not self._over and not self._pause_asked:\n            self._spawn()",
+        "if not self._over:\n            self._spawn()",
+        (f"{SUPERVISOR}::test_paused_at_the_start_nothing_is_started",),
+    ),
+    Mutant(
+        "a duty that was not taken passes",
+        RUNS,
+        'self._failure = f"{name} could not be applied: {error!r}"',
+        "pass",
+        (f"{SUPERVISOR}::test_a_duty_that_cannot_be_applied_ends_the_workload",),
+    ),
+    Mutant(
+        "a pause reaches the first process alone",
+        RUNS,
+        "        for pid in found:\n            found += [child for child in _children(pid) if child not in found]\n",
+        "",
+        (f"{SUPERVISOR}::test_duty_pause_resume_and_stop_of_a_whole_tree",),
+    ),
+]
