@@ -12,7 +12,7 @@ TEST_GROUPS := node faults unit flows mutants postgres
 PYTEST ?= $(BIN)/python -m pytest -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test-browser test-gpu test-model test-long fuzz test-sabotage demo-llm demo demo-full test test-unit need-chromium need-postgresql pictures lint bench mutants lock clean $(TEST_GROUPS:%=test-%)
+.PHONY: help setup map test-browser test-gpu test-model test-long fuzz test-sabotage demo-llm demo demo-full test test-unit need-chromium need-postgresql pictures lint bench mutants lock clean $(TEST_GROUPS:%=test-%)
 
 help:
 	@echo "make setup      the environment in .venv (uv where it is on PATH, else pip), locked versions"
@@ -29,6 +29,7 @@ help:
 	@echo "make fuzz       hostile input of every kind, FUZZ_N (100000) in all"
 	@echo "make bench      all benchmarks, into benchmarks/RESULTS.md"
 	@echo "make mutants    every fault put in on purpose, each of which must turn tests red (CI runs the quick ones)"
+	@echo "make map        the module map in docs/architecture.md, from the docstrings"
 	@echo "make lock       requirements.lock anew (needs uv)"
 	@echo "make clean      remove .venv and caches"
 
@@ -96,6 +97,9 @@ bench: $(READY)
 
 mutants: $(READY)
 	$(BIN)/python -m tests.mutants
+
+map: $(READY)
+	$(BIN)/python -m scripts.module_map
 
 lock:
 	@command -v uv >/dev/null || { echo "make lock needs uv on PATH (https://docs.astral.sh/uv/)" >&2; exit 2; }

@@ -1,5 +1,6 @@
-"""`cotenant demo --llm`: a real language model answers a hundred prompts beside the sample trainer, under a certificate that the
-same demo earned. It ends with a picture of the trainer's rate and the duty over time, and the answers.
+"""`cotenant demo --llm`: a real language model answers a hundred prompts beside the sample trainer, under a certificate.
+
+The same demo earned it. It ends with a picture of the trainer's rate and the duty over time, and the answers.
 """
 
 from __future__ import annotations

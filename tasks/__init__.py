@@ -1,0 +1,1 @@
+"""The steps that flows are made of, and the forms of reports."""

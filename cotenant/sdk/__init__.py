@@ -1,0 +1,1 @@
+"""What a runner needs: standard library only, each file vendorable alone."""

@@ -188,33 +188,6 @@ def test_every_relative_link_leads_somewhere(path: Path) -> None:
         assert not anchor or anchor in _anchors(target), f"{_page(path)}: {link}"
 
 
-def _mapped() -> list[str]:
-    """Every path of the module map. A name after the first in a line lies in the first one's folder."""
-    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-    block = text.partition("## Module map")[2].partition("```\n")[2].partition("```")[0]
-    found, folder = [], Path()
-    for line in block.splitlines():
-        for at, token in enumerate(re.findall(r"(?<![\w./])[\w./]+(?:\.py|/)(?![\w./])", line)):
-            if at == 0 and not line.startswith(" "):
-                folder = Path(token) if token.endswith("/") else Path(token).parent
-                found.append(token)
-            else:
-                found.append((folder / token).as_posix())
-    return found
-
-
-MAPPED = _mapped()
-
-
-def test_the_module_map_was_read() -> None:
-    assert len(MAPPED) > 60
-
-
-@pytest.mark.parametrize("name", MAPPED)
-def test_every_path_of_the_module_map_exists(name: str) -> None:
-    assert (ROOT / name).exists()
-
-
 def test_every_make_target_that_is_named_exists() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     known = set(re.findall(r"^([a-z][a-z-]*):", makefile, re.MULTILINE))

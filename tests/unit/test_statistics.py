@@ -112,7 +112,7 @@ def test_drift_stays_out_of_r_where_one_order_came_more_often() -> None:
     # the second window of a block runs 5 % faster, the work takes 1 %: a mean over three to one orders would say 0.966
     on_first, off_first = ("on_first", 9.9, 10.5), ("off_first", 9.9 * 1.05, 10.0)
     got = decide([on_first, on_first, on_first, off_first] * 2)
-    assert got.R == pytest.approx(0.99)
+    assert pytest.approx(0.99) == got.R
     assert got.b == pytest.approx(-math.log(1.05))
 
 
