@@ -6,6 +6,7 @@ Exit status 1 where one survives.
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
 import tempfile
 import time
@@ -48,4 +49,5 @@ def main(words: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that copy and children go, too
     sys.exit(main(sys.argv[1:]))

@@ -13,6 +13,7 @@ import sys
 import tempfile
 
 import pytest
+from hypothesis import HealthCheck, Phase, settings
 
 LIBRARIES = ("hypothesis.strategies", "psutil", "pydantic", "pydantic_core", "scipy.special", "scipy.stats")
 
@@ -20,6 +21,15 @@ LIBRARIES = ("hypothesis.strategies", "psutil", "pydantic", "pydantic_core", "sc
 def main() -> None:
     for name in LIBRARIES:
         importlib.import_module(name)
+    # The same inputs each time, and no search for the smallest one that fails: red is red.
+    settings.register_profile(
+        "mutants",
+        derandomize=True,
+        deadline=None,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    settings.load_profile("mutants")
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
         with tempfile.TemporaryFile("w+", errors="replace") as said:

@@ -102,5 +102,32 @@ def test_entries_written_together_are_kept_also_when_an_error_follows(journal: J
     assert journal.write("PROTECTION_RESUME") == 2
 
 
+def test_each_entry_that_is_lost_together_with_others_counts(journal: Journal) -> None:
+    blocker = sqlite3.connect(journal.path, isolation_level=None)
+    journal.db.execute("PRAGMA busy_timeout=10")
+    blocker.execute("BEGIN IMMEDIATE")
+    with journal.together():
+        for _ in range(3):
+            journal.write("PROTECTION_PAUSE")
+    blocker.execute("ROLLBACK")
+    journal.write("PROTECTION_RESUME")
+    assert [e["data"] for e in journal.entries(code="JOURNAL_LOST")] == [{"lost": 3}]
+
+
+def test_no_run_is_forgotten(journal: Journal) -> None:
+    for number in range(120):
+        journal.put_run(f"r{number}", {"run": f"r{number}", "started_at": f"{number:03}", "state": "ended"})
+    assert [run["run"] for run in journal.runs()] == [f"r{number}" for number in reversed(range(120))]
+    assert len(journal.runs(7)) == 7
+
+
+def test_a_certificate_is_revoked_once_and_for_the_first_reason(journal: Journal) -> None:
+    journal.put_certificate("c1", "r1", {"certificate": "c1"})
+    journal.put_certificate("c2", "r2", {"certificate": "c2"})
+    journal.revoke_certificate("c1", "harm in run r3")
+    journal.revoke_certificate("c1", "harm in run r4")
+    assert [why for _, why in journal.certificates()] == ["harm in run r3", None]
+
+
 def test_the_file_is_its_owners_alone(journal: Journal) -> None:
     assert os.stat(journal.path).st_mode & 0o077 == 0

@@ -100,6 +100,17 @@ def test_scheduler_delay_of_all_threads_since_the_last_reading(tmp_path: Path) -
     assert meter.read(program, 4.0) == (0.0, 0.0)
 
 
+def test_a_wait_that_goes_on_is_told_as_it_goes_and_not_again_when_the_kernel_books_it(tmp_path: Path) -> None:
+    meter, program = StallMeter(str(tmp_path)), [(5, 100)]
+    thread(tmp_path, 5, 5, 10**9, 0)
+    (tmp_path / "5/task/5/stat").write_text("5 (x) R 1 1\n")
+    meter.read(program, 0.0)
+    assert meter.read(program, 2.0) == (pytest.approx(2.0), pytest.approx(2.0)), "runnable, and nothing of it ran"
+    assert meter.read(program, 4.0) == (pytest.approx(2.0), pytest.approx(2.0))
+    thread(tmp_path, 5, 5, 2 * 10**9, 5 * 10**9)  # it waited 5 s in all and then ran for 1 s
+    assert meter.read(program, 6.0) == (pytest.approx(1.0), pytest.approx(2.0))
+
+
 def test_a_new_process_counts_from_here_on_and_one_that_is_gone_not_at_all(tmp_path: Path) -> None:
     meter = StallMeter(str(tmp_path))
     thread(tmp_path, 5, 5, 10**9, 0)

@@ -96,6 +96,18 @@ def test_case_028_cycles_are_read_against_the_class_wide_clock(tree: Tree) -> No
     seen = read(meter, 2, PROGRAM, FLEET)
     assert seen.use([PROGRAM]).busy_s == pytest.approx(1.0)
     assert seen.use([FLEET]).busy_s == pytest.approx(0.5)
+    tree.file(PROGRAM, 3, cycles(1, 1_100, 3_010))
+    tree.file(FLEET, 3, cycles(2, 250, 2_500))  # looked at first, an instant before: not the class's clock
+    assert read(meter, 4, PROGRAM, FLEET).use([PROGRAM]).busy_s == pytest.approx(1.0)
+
+
+def test_engine_classes_work_at_the_same_time_and_the_busiest_is_the_devices(tree: Tree) -> None:
+    tree.process(PROGRAM)
+    meter = tree.meter()
+    for second, gfx, video in ((0, 0, 0), (2, 1_500_000_000, 800_000_000)):
+        tree.file(PROGRAM, 3, ns(1, gfx, f"drm-engine-dec:\t{video} ns\n"))
+        seen = read(meter, second, PROGRAM)
+    assert seen.use([PROGRAM]).busy_s == pytest.approx(1.5)
 
 
 def test_case_028_a_class_of_several_engines_is_whole_when_all_are_busy(tree: Tree) -> None:

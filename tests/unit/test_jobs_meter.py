@@ -115,8 +115,12 @@ def test_unreadable_is_said_and_made_good_by_the_next_reading() -> None:
 def test_a_used_pid_and_an_empty_tree_are_unreadable() -> None:
     kernel = Kernel()
     meter = CpuMeter(kernel)
-    assert isinstance(meter.read(0.0, {"a": [ProcessId(1, 8, "boot")]})["a"], Unreadable)
-    assert isinstance(meter.read(0.0, {"a": []})["a"], Unreadable)
+    stranger = [ProcessId(1, 8, "boot")]
+    for second in (0.0, 2.0, 4.0):  # the first reading of anything has no baseline; what follows tells
+        kernel.run(1, 50)
+        assert isinstance(meter.read(second, {"a": stranger})["a"], Unreadable)
+        assert isinstance(meter.total({"b": stranger})["b"], Unreadable)
+    assert isinstance(meter.read(6.0, {"a": []})["a"], Unreadable)
 
 
 def test_case_045_the_first_reading_is_no_figure_and_totals_leave_readings_alone() -> None:

@@ -170,6 +170,8 @@ def test_stamps_of_any_origin_land_where_they_were_written(origin: float) -> Non
         assert placed == pytest.approx([when])
     placed = clock.place(203.0, 1e9 + 203.0, [origin + 200.0, origin + 201.0, origin + 203.0])
     assert placed == pytest.approx([200.0, 201.0, 203.0])
+    # the first read of all may be a burst, too: its newest line is the one that did not wait
+    assert StampClock().place(9.0, 1e9 + 9.0, [origin + 6.0, origin + 9.0]) == pytest.approx([6.0, 9.0])
 
 
 def test_a_wall_clock_that_is_set_moves_no_event() -> None:

@@ -36,7 +36,7 @@ JOBS = [
         JOURNAL,
         "self.lost + len(entries)",
         "self.lost + 1",
-        (T_JOURNAL,),
+        (f"{T_JOURNAL}::test_each_entry_that_is_lost_together_with_others_counts",),
     ),
     Mutant(
         "an error loses what was written before it",
@@ -50,14 +50,14 @@ JOBS = [
         JOURNAL,
         "(limit or -1,)",
         "(limit or 50,)",
-        (T_JOURNAL,),
+        (f"{T_JOURNAL}::test_no_run_is_forgotten",),
     ),
     Mutant(
         "why a certificate was revoked is told anew",
         JOURNAL,
         "WHERE certificate = ? AND revoked IS NULL",
         "WHERE certificate = ?",
-        (T_JOURNAL,),
+        (f"{T_JOURNAL}::test_a_certificate_is_revoked_once_and_for_the_first_reason",),
     ),
     # -- launcher and guardian
     Mutant(

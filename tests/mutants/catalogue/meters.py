@@ -106,14 +106,14 @@ METERS = [
         NVML,
         "max(int(s.smUtil), int(s.encUtil), int(s.decUtil))",
         "int(s.smUtil)",
-        (T_NVML,),
+        (f"{T_NVML}::test_the_busiest_of_multiprocessors_encoder_and_decoder_counts",),
     ),
     Mutant(
         "memory that the driver does not tell is free",
         NVML,
         "return Memory(device.total_bytes, None)",
         "return Memory(device.total_bytes, device.total_bytes)",
-        (f"{T_NVML}::test_case_013_memory_that_the_driver_does_not_give_is_unknown", T_NVML),
+        (f"{T_NVML}::test_case_013_memory_that_cannot_be_read_any_more_is_unknown_and_not_all_of_it_free",),
     ),
     # -- DRM
     Mutant(
@@ -142,7 +142,7 @@ METERS = [
         DRM,
         "return Use(max(classes.values(), default=0.0), why)",
         "return Use(sum(classes.values()), why)",
-        (T_DRM,),
+        (f"{T_DRM}::test_engine_classes_work_at_the_same_time_and_the_busiest_is_the_devices",),
     ),
     Mutant(
         "a client that is shared is the fleet's",
@@ -171,7 +171,7 @@ METERS = [
         STALL,
         "more = max(0, wait - had[1] - told)",
         "more = max(0, wait - had[1])",
-        (T_STALL, "tests/node/test_program_use.py::test_a_starved_program_counts_as_using_the_cpu"),
+        (f"{T_STALL}::test_a_wait_that_goes_on_is_told_as_it_goes_and_not_again_when_the_kernel_books_it",),
     ),
     Mutant(
         "time on a CPU is time waited",

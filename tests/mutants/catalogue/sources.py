@@ -89,7 +89,7 @@ SOURCES = [
         STAMPS,
         "least = min(delays)",
         "least = max(delays)",
-        (f"{T_PROGRESS}::test_case_066_stamped_lines_may_arrive_in_bursts", T_PROGRESS),
+        (f"{T_PROGRESS}::test_stamps_of_any_origin_land_where_they_were_written",),
     ),
     # -- the check for timers
     Mutant(

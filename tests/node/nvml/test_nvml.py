@@ -214,6 +214,26 @@ def test_case_013_memory_that_the_driver_does_not_give_is_unknown(driver: Driver
     assert seen.memory.free_bytes == 17179869184 - 1073741824
 
 
+def test_case_013_memory_that_cannot_be_read_any_more_is_unknown_and_not_all_of_it_free(
+    driver: Driver, proc: FakeProc, clock: Clock
+) -> None:
+    made = started(driver, proc, clock)
+    clock.go(2)
+    driver.say(*DEVICE, "memcode 0 999")
+    memory = first(made, clock, PROGRAM).memory
+    assert (memory.total_bytes, memory.free_bytes, memory.unified) == (17179869184, None, False)
+
+
+@pytest.mark.parametrize("engines", ["80 0 0", "0 80 0", "10 0 80"])
+def test_the_busiest_of_multiprocessors_encoder_and_decoder_counts(
+    driver: Driver, proc: FakeProc, clock: Clock, engines: str
+) -> None:
+    made = started(driver, proc, clock)
+    clock.go(2)
+    driver.say(*DEVICE, f"sample 0 {PROGRAM} {clock.at_us(2)} {engines}")
+    assert first(made, clock, PROGRAM).use([PROGRAM]).busy_s == pytest.approx(1.6)
+
+
 @pytest.mark.parametrize("facts", [("mig 0 1",), ("utilcode 0 3",)])
 def test_case_014_a_split_device_is_not_measurable(
     driver: Driver, proc: FakeProc, clock: Clock, facts: tuple[str, ...]
