@@ -2,15 +2,22 @@
 
 A fresh Python needs longer for its imports than most mutants' tests run. Nothing of the project is imported before the fork:
 each child reads the code as it lies there then. Lines are JSON: pytest's arguments in; exit code and output out.
+
+A mutant of what ends processes leaves processes behind. They come to this one (it is their subreaper), which kills them.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import importlib
 import json
 import os
+import signal
 import sys
 import tempfile
+import time
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -18,7 +25,38 @@ from hypothesis import HealthCheck, Phase, settings
 LIBRARIES = ("hypothesis.strategies", "psutil", "pydantic", "pydantic_core", "scipy.special", "scipy.stats")
 
 
+PR_SET_CHILD_SUBREAPER = 36
+CLEAR_LIMIT_S = 30.0
+
+
+def below(pid: int) -> list[int]:
+    """All processes below ``pid``, children first."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for told in Path(f"/proc/{pid}/task").glob("*/children"):
+            for child in told.read_text().split():
+                found += [int(child), *below(int(child))]
+    return found
+
+
+def clear_away() -> None:
+    """Kill and collect what a child left, until nothing is left."""
+    deadline_s = time.monotonic() + CLEAR_LIMIT_S
+    while time.monotonic() < deadline_s:
+        for pid in below(os.getpid()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(0.01)
+
+
 def main() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     for name in LIBRARIES:
         importlib.import_module(name)
     # The same inputs each time, and no search for the smallest one that fails: red is red.
@@ -43,6 +81,7 @@ def main() -> None:
                 sys.stderr.flush()
                 os._exit(code)
             code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            clear_away()
             said.seek(0)
             answers.write(json.dumps([code, said.read()]) + "\n")
             answers.flush()
