@@ -12,7 +12,7 @@ TEST_GROUPS := node faults unit flows mutants postgres
 PYTEST ?= $(BIN)/python -m pytest -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup map test-browser test-gpu test-model test-long fuzz test-sabotage demo-llm demo demo-full test test-unit need-chromium need-postgresql pictures lint bench mutants lock clean $(TEST_GROUPS:%=test-%)
+.PHONY: help setup map test-browser test-gpu test-model test-long test-busy soak fuzz test-sabotage demo-llm demo demo-full test test-unit need-chromium need-postgresql pictures lint bench mutants lock clean $(TEST_GROUPS:%=test-%)
 
 help:
 	@echo "make setup      the environment in .venv (uv where it is on PATH, else pip), locked versions"
@@ -24,6 +24,8 @@ help:
 	@echo "make test-model  the real language model in its own environment, built from source the first time"
 	@echo "make test-long   the tests that take many minutes"
 	@echo "make test-sabotage  500 prompts while something kills a process every few seconds"
+	@echo "make test-busy   all tests beside a competitor on each core, and on one core alone"
+	@echo "make soak       SOAK_MINUTES (60) of batches, phases and kills on one node, and a balance"
 	@echo "make test-gpu   the GPU meter on a real NVIDIA device"
 	@echo "make lint       formatting, lint, types, import rules"
 	@echo "make fuzz       hostile input of every kind, FUZZ_N (100000) in all"
@@ -60,6 +62,15 @@ $(TEST_GROUPS:%=test-%) test-model test-browser: test-%: $(READY)
 # What takes many minutes: the certified chain live, prompts under a saboteur.
 test-long: $(READY)
 	$(PYTEST) tests -m long
+
+# The whole suite beside a competitor pinned to each core, and then on one core alone.
+test-busy: $(READY)
+	bash scripts/busy.sh $(MAKE) --no-print-directory test
+	taskset -c 0 $(MAKE) --no-print-directory test
+
+# An hour of batches, phases and kills on one node; everything must add up at the end.
+soak: $(READY)
+	$(BIN)/python -m tests.soak --minutes $(or $(SOAK_MINUTES),60)
 
 test-sabotage: $(READY)
 	COTENANT_SABOTAGE_PROMPTS=500 $(PYTEST) tests/faults/test_batch_kills.py -m long -s
