@@ -49,6 +49,8 @@ CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 
 _Entry = tuple[str, str, float, str, str, str, str]
 _INSERT = "INSERT INTO timeline (at, boot_id, mono_s, code, severity, message, data) VALUES (?,?,?,?,?,?,?)"
+# Made once: ``json.dumps`` with these options makes one each time.
+_encode = json.JSONEncoder(default=str, allow_nan=False).encode
 
 
 class Journal:
@@ -84,7 +86,7 @@ class Journal:
         end of ``together``.
         """
         known = CODES[code]
-        text = json.dumps(data or {}, default=str, allow_nan=False)
+        text = _encode(data or {})
         entry = (utc_iso(), boot_id(), monotonic_s(), code, known.severity, message or known.meaning, text)
         if self._waiting is not None:
             self._waiting.append(entry)
@@ -115,9 +117,10 @@ class Journal:
                     lost = CODES["JOURNAL_LOST"]
                     said = json.dumps({"lost": self.lost})
                     self._append((*entries[0][:3], lost.name, lost.severity, lost.meaning, said))
-                seqs = [self._append(entry) for entry in entries]
+                self.db.executemany(_INSERT, entries)
+                seq = self.db.execute("SELECT last_insert_rowid()").fetchone()[0]
             self._reported_lost = self.lost
-            return seqs[-1]
+            return int(seq)
         except sqlite3.Error as error:
             before, self.lost = self.lost, self.lost + len(entries)
             if before == 0 or len(str(before)) < len(str(self.lost)) or before // 1000 < self.lost // 1000:
