@@ -84,7 +84,7 @@ cooldown = {{ base_s = 1, backoff = 1.0, max_s = 1 }}
 id = "trainer"
 immediate = true
 match = {{ argv_regex = "examples/trainer.py .*{self.events}" }}
-protect = {{ metric = "progress_rate", source = {{ jsonl = "{self.events}", event = "step_done" }} }}
+protect = {{ metric = "progress_rate", max_slowdown = 0.05, source = {{ jsonl = "{self.events}", event = "step_done" }} }}
 [[rule.during]]
 source = {{ jsonl = "{self.phase}", enter = "begin", exit = "end" }}
 pause_fleet = {{ scope = "all" }}
