@@ -34,11 +34,15 @@ LISTINGS = 7
 QUIET_ENTRIES_AN_HOUR = 200.0
 
 
+IDLE = {"state": "free", "budget": None, "ceiling": None, "rules": [], "units": []}
+
+
 class Journal:
     """Answers as an agent's socket would, from memory."""
 
     def __init__(self, node: str, entries: int) -> None:
         at, boot = utc_iso(), boot_id()
+        self.node = node
         self.entries = [
             {
                 "seq": seq,
@@ -56,6 +60,8 @@ class Journal:
     def call(self, method: str, /, _timeout_s: float = 0.0, **params: Any) -> Any:
         if method == "run_status":
             return None
+        if method == "duty":
+            return {"node": self.node, "gpu_jobs": "when_no_gpu_protected", "decides": "nobody"} | IDLE
         first = int(params["after_seq"])
         return {"entries": self.entries[first : first + int(params["limit"])]}
 

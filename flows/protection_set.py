@@ -16,7 +16,7 @@ from policies.refusal import Refused
 from policies.section import digest
 from tasks.agent_link import connect
 from tasks.review import reviewed_by_whom
-from tasks.section import section_plan_markdown
+from tasks.section import section_plan_markdown, section_words
 from tasks.words import refused_words
 
 __all__ = ["protection_set"]
@@ -48,8 +48,7 @@ def protection_set(
             return Completed(message=f"section version {before['version']} of node {node} is this one already")
         seen = agent.call("section_preview", text=section, **of)
         if not seen["ok"]:
-            words = "; ".join(str(error.get("message") or error) for error in seen["errors"])
-            return Failed(name="Refused", message=f"the protection section: {words}. The one in force stays")
+            return Failed(name="Refused", message=section_words(seen))
         answer = reviewed_by_whom(section_plan_markdown(node, section, seen, before), reviewed, reviewed_by)
         if isinstance(answer, State):
             return answer

@@ -1,4 +1,4 @@
-"""Copies the agent's journal into the store (exactly once) and on as Prefect events (at least once).
+"""Copies the agent's journal into the store (exactly once) and on as Prefect events (at least once), and the node's duty.
 
 Node and sequence number are an entry's key in the store, and the event's id is derived from them, so that whoever gets
 an event twice can tell. The store itself knows how far it is filled; how far events were sent stands in a file. The
@@ -14,11 +14,13 @@ import os
 import random
 import threading
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 from uuid import NAMESPACE_URL, UUID, uuid5
 
+from nodes.clock import monotonic_s
+from policies.duty_text import duty_key, has_budget
 from policies.refusal import Refused
 
 __all__ = ["Mirror", "event_id", "event_of"]
@@ -30,6 +32,12 @@ LONGEST_PAUSE_S = 60.0
 BATCH = 500
 QUICK_TIMEOUT_S = 5.0
 STOP_WITHIN_S = 10.0
+# The duty is written when it changed, and else so often that its age says whether the node is still there. What was measured
+# changes with every tick, and a fleet's store is not asked to follow that. A change of the budget is an entry too, so the
+# agent is asked when it wrote one, and seldom else.
+DUTY_LOOK_EVERY_S = 10.0
+DUTY_EVERY_S = 30.0
+NO_DUTY_EVERY_S = 300.0
 # What changed enough that the whole record of its run is copied again.
 RUN_CODES = {
     "RUN_STARTED",
@@ -107,6 +115,8 @@ class Mirror:
         self.every_s = every_s
         self._engine: Any = None
         self._sent: int | None = None
+        self._duty_key: Any = None
+        self._duty_at_s = self._duty_seen_s = float("-inf")
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -158,6 +168,8 @@ class Mirror:
         if entries:
             store.put_timeline(self._engine, self.node, entries)
             self._copy_runs(entries)
+        if entries or monotonic_s() - self._duty_seen_s >= DUTY_LOOK_EVERY_S:
+            self._copy_duty()
         sent_more = self._send_kept()
         return len(entries) == BATCH or sent_more
 
@@ -184,6 +196,22 @@ class Mirror:
                     store.put_certificate(self._engine, record["certificate"])
             except Refused as refusal:
                 log.warning("run %s was not copied: %s", run, refusal)
+
+    def _copy_duty(self) -> None:
+        from cotenant import store
+
+        try:
+            view = self.agent.call("duty", _timeout_s=QUICK_TIMEOUT_S)
+        except Refused as refusal:  # an agent of another version: its journal is copied all the same
+            log.debug("the duty of %s was not copied: %s", self.node, refusal)
+            return
+        key, now_s = duty_key(view), monotonic_s()
+        self._duty_seen_s = now_s
+        every_s = DUTY_EVERY_S if has_budget(view) else NO_DUTY_EVERY_S
+        if key == self._duty_key and now_s - self._duty_at_s < every_s:
+            return
+        store.put_duty(self._engine, self.node, view, datetime.now(UTC))
+        self._duty_key, self._duty_at_s = key, now_s
 
     def _send_kept(self) -> bool:
         """Send what the store has and the server did not get yet. True when there may be more."""

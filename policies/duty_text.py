@@ -13,7 +13,9 @@ from typing import Any
 from policies.compliance import STATE_WORDS, Verdict
 from policies.governor import GovernorState, Inputs, Outputs
 
-__all__ = ["UnitName", "duty_text", "duty_view", "has_budget"]
+__all__ = ["DUTY_COLUMNS", "UnitName", "duty_key", "duty_row", "duty_text", "duty_view", "has_budget"]
+
+DUTY_COLUMNS = ("node", "budget", "ceiling", "state", "beside", "pressure", "units", "measured")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,36 @@ def duty_text(view: Mapping[str, Any]) -> str:
 def has_budget(view: Mapping[str, Any]) -> bool:
     """Whether the node has a budget now: its section says ``certified`` and a rule holds, or a harness run decides."""
     return view["decides"] == "run" or (view["decides"] == "governor" and view.get("gpu_jobs") == "certified")
+
+
+def duty_key(view: Mapping[str, Any]) -> Any:
+    """What of a view is decided, without what is only measured: two views of one key say the same of the node."""
+    rules = tuple((rule["rule"], rule["certified_duty"]) for rule in view["rules"])
+    units = tuple((unit["attempt"], unit["duty"], unit["state"]) for unit in view["units"])
+    return view["gpu_jobs"], view["state"], view["budget"], view["ceiling"], view["decides"], rules, units
+
+
+def duty_row(view: Mapping[str, Any]) -> tuple[str | int | None, ...]:
+    """A node's row in a table of many nodes, under ``DUTY_COLUMNS``. None is unknown; "none" is known to be none.
+
+    ``pressure``: the worst of the rules. ``measured``: the units' shares together, unknown where one of them is.
+    """
+    name, units = view["node"], view["units"]
+    if not has_budget(view):
+        state = "free" if view.get("gpu_jobs") == "certified" else f"gpu_jobs {view.get('gpu_jobs')}"
+        return name, "none", "none", state, "none", None, len(units), _measured(units)
+    pressures = [rule["pressure"] for rule in view["rules"] if rule["pressure"] is not None]
+    budget = "none" if view["budget"] is None else _share(view["budget"])
+    ceiling = "none" if view["ceiling"] is None else _share(view["ceiling"])
+    state = "set by a run" if view["decides"] == "run" else view["state"]
+    beside = ", ".join(rule["rule"] for rule in view["rules"]) or "none"
+    pressure = f"{max(pressures):.2f}" if pressures else None
+    return name, budget, ceiling, state, beside, pressure, len(units), _measured(units)
+
+
+def _measured(units: Sequence[Mapping[str, Any]]) -> str | None:
+    shares = [unit["measured"] for unit in units]
+    return None if any(share is None for share in shares) else f"{sum(shares):.2f}"
 
 
 def _without(view: Mapping[str, Any]) -> str:

@@ -1,11 +1,16 @@
-"""What a new protection section would change, for the person who reviews it."""
+"""What a new protection section would change, for the person who reviews it and for the command that asked."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["section_plan_markdown"]
+from prefect.artifacts import Artifact, create_markdown_artifact
+
+__all__ = ["PREVIEW_KEY", "keep_preview", "section_plan_markdown", "section_words"]
+
+# The agent's answer as it came, on the flow run.
+PREVIEW_KEY = "section-preview-answer"
 
 SHOWN_BYTES = 60_000
 
@@ -28,6 +33,19 @@ def section_plan_markdown(node: str, text: str, seen: Mapping[str, Any], before:
         fence += "`"
     lines += ["", f"In force now: version {before.get('version')}. The new section:", "", f"{fence}toml", shown, fence]
     return "\n".join(lines) + "\n"
+
+
+def section_words(seen: Mapping[str, Any]) -> str:
+    """Why a section is refused, in one line. ``seen``: the agent's preview."""
+    words = "; ".join(str(error.get("message") or error) for error in seen["errors"])
+    return f"the protection section: {words}. The one in force stays"
+
+
+def keep_preview(seen: Mapping[str, Any], plan: str | None) -> None:
+    """The agent's answer on the flow run, inside it: as JSON, and as the plan (markdown) where there is one."""
+    Artifact(type="json", key=PREVIEW_KEY, description="The agent's answer", data=dict(seen)).create()
+    if plan is not None:
+        create_markdown_artifact(key="section-preview", markdown=plan, description="What the section would change")
 
 
 def _process(process: Any) -> str:

@@ -24,16 +24,25 @@ WATCH_EVERY_S = 2.0
 
 
 def register(protection: typer.Typer) -> None:
-    @command(protection, "duty", example="cotenant protection duty local\ncotenant protection duty --watch")
+    @command(
+        protection,
+        "duty",
+        example="cotenant protection duty local\ncotenant protection duty --watch\ncotenant protection duty --fleet",
+    )
     def duty(
         node: OptionalNodeArg = None,
         watch: Annotated[bool, typer.Option("--watch", help="Show it again every two seconds, until Ctrl-C.")] = False,
+        fleet: Annotated[
+            bool, typer.Option("--fleet", help="All nodes in one table, as each was copied last, from the store.")
+        ] = False,
         as_json: bool = False,
     ) -> OperationResult:
         """The GPU budget beside protected programs: its ceiling, baselines, and each unit's duty, asked and measured.
 
         Without a node every node of this machine that has a budget. With --watch and --json, one object a line.
         """
+        if fleet:
+            return _fleet(node, watch=watch)
         if not watch:
             views, errors = _views(node)
             return OperationResult(
@@ -47,6 +56,46 @@ def register(protection: typer.Typer) -> None:
         except KeyboardInterrupt:
             pass
         return OperationResult()
+
+
+def _fleet(node: str | None, *, watch: bool) -> OperationResult:
+    from policies.refusal import Refused
+
+    if watch:
+        why = "the store has each node's duty as of half a minute ago or more, so there is nothing to watch"
+        raise Refused(
+            "USAGE", "--fleet --watch", why, "watch the nodes of this machine: cotenant protection duty --watch"
+        )
+    from cotenant import store
+    from cotenant.cli.runs import store_engine
+
+    engine = store_engine(settings())
+    if engine is None:
+        return OperationResult({"nodes": []}, messages=["this home has no store yet: cotenant up"], view=_fleet_text)
+    try:
+        rows = store.list_duties(engine, node)
+    finally:
+        engine.dispose()
+    if node is not None and not rows:
+        raise Refused("NODE_UNKNOWN", f"node {node!r}", "the store has no such node", "cotenant node list --fleet")
+    return OperationResult({"nodes": rows}, view=_fleet_text)
+
+
+def _fleet_text(data: dict[str, Any]) -> Iterator[RenderableType]:
+    from cotenant.cli.render import table, when
+    from policies.duty_text import DUTY_COLUMNS, duty_row
+
+    if not data["nodes"]:
+        yield "the store has no node yet: each node's worker copies to it (cotenant node list --fleet)"
+        return
+    blank = (None,) * (len(DUTY_COLUMNS) - 1)
+    yield table(
+        (*DUTY_COLUMNS, "as of"),
+        (
+            (*(duty_row(row["duty"]) if row["duty"] else (row["node"], *blank)), when(row["as_of"]))
+            for row in data["nodes"]
+        ),
+    )
 
 
 def _views(node: str | None) -> tuple[list[dict[str, Any]], list[OperationError]]:

@@ -1,4 +1,4 @@
-"""``protection set`` for a node on another machine: a flow run there, reviewed here."""
+"""``protection set`` and ``preview`` for a node on another machine: a flow run there, reviewed and shown here."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from cotenant.cli.review import ask
 if TYPE_CHECKING:
     from cotenant.settings import Settings
 
-__all__ = ["is_remote", "remote_nodes", "set_remote"]
+__all__ = ["is_remote", "preview_remote", "remote_nodes", "set_remote"]
 
-DEPLOYMENT = "protection-set/protection-set"
+SET = "protection-set/protection-set"
+PREVIEW = "protection-preview/protection-preview"
+# Under this key the flow leaves the agent's answer (``tasks.section``).
+PREVIEW_KEY = "section-preview-answer"
 LOOK_EVERY_S = 1.0
 
 
@@ -39,6 +42,31 @@ def remote_nodes(in_force: Settings) -> list[str]:
     return [node for node in fleet.queues(fleet_link.connect(in_force).url) if is_remote(in_force, node)]
 
 
+def preview_remote(in_force: Settings, node: str, text: str, *, of_fleet: bool) -> dict[str, Any]:
+    """The agent's answer to ``section_preview``, asked by a flow run on the node's queue. Changes nothing.
+
+    Raises:
+        Refused: no such node; its agent refuses, or the flow run ended without an answer.
+        Unreachable: the server, or the node's worker does not take it in time (it is then cancelled).
+    """
+    from cotenant import fleet
+    from cotenant.cli import fleet_link
+    from policies.refusal import Refused
+
+    url = fleet_link.connect(in_force).url
+    flow_run = fleet.run_flow(url, PREVIEW, _asked(node, text, of_fleet), node)
+    state = _wait(in_force, url, flow_run, node, ())
+    seen = fleet.flow_answer(url, flow_run, PREVIEW_KEY)
+    if seen is None:
+        why = f"flow run {flow_run} ended {state['name']}: {state['message'] or 'it says no more'}"
+        raise Refused("PREVIEW_FAILED", f"node {node}", why, f"look at it: {fleet.ui_link(url, flow_run)}")
+    return dict(seen)
+
+
+def _asked(node: str, text: str, of_fleet: bool) -> dict[str, Any]:
+    return {"node": node, "section": text} | ({"fleet": True} if of_fleet else {})
+
+
 def set_remote(
     in_force: Settings, node: str, text: str, what: str, *, yes: bool, of_fleet: bool = False
 ) -> OperationResult:
@@ -53,9 +81,7 @@ def set_remote(
     from cotenant.cli import fleet_link
 
     url = fleet_link.connect(in_force).url
-    flow_run = fleet.run_flow(
-        url, DEPLOYMENT, {"node": node, "section": text, **({"fleet": True} if of_fleet else {})}, node
-    )
+    flow_run = fleet.run_flow(url, SET, _asked(node, text, of_fleet), node)
     state = _wait(in_force, url, flow_run, node, ("Suspended",))
     if not state["final"]:
         print(_review_text(url, flow_run), file=sys.stderr, flush=True)
@@ -82,17 +108,22 @@ def _wait(in_force: Settings, url: str, flow_run: str, node: str, names: tuple[s
     from cotenant import fleet
     from cotenant.cli.failures import Unreachable
 
-    until = time.monotonic() + in_force.flow_start_s
+    until, said = time.monotonic() + in_force.flow_start_s, ""
     while True:
         state = fleet.flow_state(url, flow_run)
         if state["final"] or state["name"] in names:
             return state
+        # Why it waits is said by the node's worker, where there is one.
+        words = f"{state['name']}: {state['message']}" if state["message"] else str(state["name"])
+        if words != said:
+            said = words
+            print(f"node {node}, flow run {flow_run}: {words}", file=sys.stderr, flush=True)
         if time.monotonic() > until:
             fleet.cancel_flow(url, flow_run)
-            why = (
-                f"its worker has not gone on with flow run {flow_run} for {in_force.flow_start_s:g} s ({state['name']})"
+            why = f"its worker has not gone on with flow run {flow_run} for {in_force.flow_start_s:g} s ({words})"
+            raise Unreachable(
+                "NODE_SILENT", f"node {node}", f"{why}; it is cancelled", f"on its machine: cotenant node run {node}"
             )
-            raise Unreachable("NODE_SILENT", f"node {node}", f"{why}; it is cancelled", f"look at node {node}")
         time.sleep(LOOK_EVERY_S)
 
 

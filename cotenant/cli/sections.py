@@ -33,7 +33,12 @@ def register(app: typer.Typer) -> None:
     @command(app, "preview", example="cotenant protection preview local node-protection.toml")
     def preview(node: NodeArg, file: FileArg, fleet: FleetFlag = False) -> OperationResult:
         """Validate a section and show what it would change, what matches now and what would be held. Changes nothing."""
-        return _preview_result(_previewed(agent_of(node), read_section(file), _scope(fleet)), str(file))
+        from cotenant.cli.remote_section import is_remote, preview_remote
+
+        text = read_section(file)
+        if is_remote(settings(), node):
+            return _preview_result(preview_remote(settings(), node, text, of_fleet=fleet), str(file))
+        return _preview_result(_previewed(agent_of(node), text, _scope(fleet)), str(file))
 
     @command(
         app,

@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import httpx
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, ArtifactFilterKey
 from prefect.client.schemas.responses import SetStateStatus
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.states import Cancelling
@@ -17,7 +18,7 @@ from prefect.states import Cancelling
 from cotenant.fleet.deployments import client_of, queues
 from policies.refusal import Refused
 
-__all__ = ["approve", "cancel_flow", "flow_state", "review_text", "run_flow", "ui_link"]
+__all__ = ["approve", "cancel_flow", "flow_answer", "flow_state", "review_text", "run_flow", "ui_link"]
 
 REVIEW_FORM_WITHIN_S = 10.0
 
@@ -84,6 +85,19 @@ def flow_state(url: str, flow_run_id: str) -> dict[str, Any]:
         "final": state.is_final(),
         "at": state.timestamp.isoformat(),
     }
+
+
+def flow_answer(url: str, flow_run_id: str, key: str) -> Any:
+    """The JSON that a flow run left under this key; None where it left none."""
+    wanted = ArtifactFilter(
+        flow_run_id=ArtifactFilterFlowRunId(any_=[UUID(flow_run_id)]), key=ArtifactFilterKey(any_=[key])
+    )
+    with client_of(url) as client:
+        found = client.read_artifacts(artifact_filter=wanted, limit=1)
+    if not found:
+        return None
+    data = found[0].data
+    return json.loads(data) if isinstance(data, str) else data
 
 
 def cancel_flow(url: str, flow_run_id: str) -> None:

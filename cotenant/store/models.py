@@ -64,13 +64,15 @@ class Base(DeclarativeBase):
 
 
 class Node(Base):
-    """One row a node, with how far its journal was mirrored."""
+    """One row a node, with how far its journal was mirrored, and its duty (``policies.duty_text``) as of ``duty_at``."""
 
     __tablename__ = "nodes"
 
     name: Mapped[str] = mapped_column(String(200), primary_key=True)
     last_seq: Mapped[int] = mapped_column(BigInteger, default=0)
     mirrored_at: Mapped[datetime | None]
+    duty: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    duty_at: Mapped[datetime | None]
 
 
 class Run(Base):

@@ -18,11 +18,13 @@ from policies.refusal import Refused
 __all__ = [
     "last_seq",
     "list_certificates",
+    "list_duties",
     "list_nodes",
     "list_runs",
     "load_run",
     "put_block",
     "put_certificate",
+    "put_duty",
     "put_timeline",
     "sync_run",
     "timeline_entries",
@@ -181,6 +183,29 @@ def list_nodes(engine: Engine) -> list[dict[str, Any]]:
                 "mirrored_at": node.mirrored_at.isoformat() if node.mirrored_at else None,
             }
             for node in session.scalars(select(Node).order_by(Node.name))
+        ]
+
+
+def put_duty(engine: Engine, node: str, view: Row, at: datetime) -> None:
+    """Keep a node's duty as of ``at`` (aware). An older one than what is kept changes nothing."""
+    with writing(engine) as session:
+        known = session.get(Node, node)
+        if known is None:
+            known = Node(name=node, last_seq=0)
+            session.add(known)
+        if known.duty_at is None or known.duty_at <= at:
+            known.duty, known.duty_at = dict(view), at
+
+
+def list_duties(engine: Engine, node: str | None = None) -> list[dict[str, Any]]:
+    """``{node, duty, as_of}`` of each node by name; both are None where its duty was never copied."""
+    wanted = select(Node).order_by(Node.name)
+    if node is not None:
+        wanted = wanted.where(Node.name == node)
+    with reading(engine) as session:
+        return [
+            {"node": each.name, "duty": each.duty, "as_of": each.duty_at.isoformat() if each.duty_at else None}
+            for each in session.scalars(wanted)
         ]
 
 

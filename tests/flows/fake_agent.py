@@ -257,6 +257,10 @@ class FakeAgent:
         self.memory.runs[run]["looks"].append(look)
         return look
 
+    def do_duty(self) -> dict[str, Any]:
+        idle = {"state": "free", "budget": None, "ceiling": None, "decides": "nobody", "rules": [], "units": []}
+        return {"node": self.node, "gpu_jobs": "when_no_gpu_protected", **idle}
+
     def do_run_status(self, run: str | None = None) -> dict[str, Any] | None:
         if self.active is None:
             return None

@@ -100,6 +100,41 @@ def test_it_rests_while_a_window_is_counted(tmp_path: Path, agent: FakeAgent) ->
     assert events.got == [1]
 
 
+def test_the_duty_is_kept_when_it_changed_and_not_with_every_measurement(
+    tmp_path: Path, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unit = {"attempt": "7-1", "duty": 0.3, "measured": 0.29, "state": "holds"}
+    view = {
+        "node": "a", "gpu_jobs": "certified", "state": "running", "budget": 0.3, "ceiling": 0.35, "decides": "governor",
+        "rules": [], "units": [unit],
+    }  # fmt: skip
+    agent.do_duty = lambda: view  # type: ignore[attr-defined]
+    mirror = a_mirror(tmp_path, agent, Events())
+    now_s = [1000.0]
+    monkeypatch.setattr("nodes.mirror.monotonic_s", lambda: now_s[0])
+
+    def measured() -> tuple[float | None, float]:
+        engine = store.open(mirror.store_url)
+        (row,) = store.list_duties(engine)
+        engine.dispose()
+        return row["duty"]["budget"], row["duty"]["units"][0]["measured"]
+
+    mirror.step()
+    assert measured() == (0.3, 0.29)
+    unit["measured"] = 0.31
+    now_s[0] += 11.0
+    mirror.step()
+    assert measured() == (0.3, 0.29), "only a measurement changed"
+    view["budget"] = 0.15
+    agent.memory.write("GPU_DUTY_HALVE")
+    mirror.step()
+    assert measured() == (0.15, 0.31)
+    unit["measured"] = 0.14
+    now_s[0] += 31.0
+    mirror.step()
+    assert measured() == (0.15, 0.14), "its age must say that the node is there"
+
+
 def test_two_thousand_entries_of_one_tick_all_arrive(tmp_path: Path, agent: FakeAgent) -> None:
     for _ in range(2000):
         agent.memory.write("JOB_QUEUED")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -12,7 +14,9 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRun
 from prefect.client.schemas.schedules import CronSchedule
 
 from cotenant import fleet
+from cotenant.cli.remote_section import remote_nodes
 from cotenant.fleet.deployments import client_of
+from cotenant.settings import Settings
 from policies.refusal import Refused
 from tests.flows.conftest import NODE, ROOT, Rig, until
 from tests.flows.fake_agent import FakeAgent
@@ -98,6 +102,37 @@ def test_a_section_of_a_remote_node_is_set_after_its_review(rig: Rig, monkeypatc
     fleet.approve(rig.url, declined, "reject")
     assert rig.wait_state(declined, "Rejected")["message"] == "refused by review"
     assert len(kept) == 1
+
+
+def test_a_section_is_previewed_on_a_remote_node_and_nothing_is_changed(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from cotenant.cli import main
+
+    matches = [{"rule": "trainer", "processes": [{"pid": 7, "argv": ["python", "trainer.py"]}], "unreadable": []}]
+    valid = {"ok": True, "errors": [], "changes": ["rule trainer: added"], "held": [], "matches": matches}
+    wrong = {"ok": False, "errors": [{"line": 3, "key": "maxx", "message": "unknown key"}]}
+    monkeypatch.setattr(
+        FakeAgent, "do_section_preview", lambda _, text: wrong if "maxx" in text else valid, raising=False
+    )
+    # A home of another machine of this fleet: it has the server's address and no such node.
+    for name in [name for name in os.environ if name.startswith("COTENANT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("COTENANT_HOME", str(tmp_path / "elsewhere"))
+    monkeypatch.setenv("COTENANT_NODE", "elsewhere")
+    monkeypatch.setenv("COTENANT_PREFECT_API_URL", rig.url)
+    (tmp_path / "s.toml").write_text("schema = 1\n")
+    (tmp_path / "wrong.toml").write_text("maxx = 1\n")
+
+    assert main.main(["protection", "preview", NODE, str(tmp_path / "s.toml")]) == 0
+    said = capfd.readouterr()
+    assert "rule trainer: added" in said.out
+    assert "7 python trainer.py" in said.out
+    assert main.main(["protection", "preview", NODE, str(tmp_path / "wrong.toml")]) == 2
+    assert "line 3, key maxx: unknown key" in capfd.readouterr().err
+    assert main.main(["protection", "preview", f"{NODE}x", str(tmp_path / "s.toml")]) == 2
+    assert f"Did you mean {NODE!r}?" in capfd.readouterr().err
+    assert NODE in remote_nodes(Settings.from_env()), "set --fleet asks for them"
 
 
 def test_a_change_of_the_flows_leaves_the_owners_schedules_and_pauses(

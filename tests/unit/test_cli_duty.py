@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from cotenant.cli import duty
 from cotenant.cli.failures import Unreachable
 from cotenant.settings import Settings
+from tests.cli_runner import Cli, cli, home  # noqa: F401
 
 
 def view(node: str, **changes: Any) -> dict[str, Any]:
@@ -62,3 +65,41 @@ def test_the_node_that_is_named_is_shown_with_or_without_a_budget(nodes: dict[st
 def test_where_no_node_has_a_budget_it_says_what_one_needs() -> None:
     (text,) = duty._text({"nodes": []})
     assert "certified" in str(text)
+
+
+def test_the_fleets_duty_is_one_table_from_the_store(cli: Cli, home: Path) -> None:  # noqa: F811
+    from cotenant import store
+
+    engine = store.open(f"sqlite:///{home / 'store.sqlite'}")
+    at = datetime(2026, 11, 29, 12, tzinfo=UTC)
+    unit = {"attempt": "7-1", "duty": 0.15, "measured": 0.14, "state": "holds"}
+    rules = [
+        {"rule": "trainer", "certified_duty": 0.35, "pressure": 0.21},
+        {"rule": "game", "certified_duty": 0.4, "pressure": None},
+    ]
+    store.put_duty(engine, "mac-01", view("mac-01", rules=rules, units=[unit, unit | {"attempt": "8-1"}]), at)
+    store.put_duty(engine, "mac-02", view("mac-02", gpu_jobs="never", decides="nobody", budget=None, ceiling=None), at)
+    store.put_duty(engine, "mac-03", view("mac-03", units=[unit, unit | {"measured": None}]), at)
+    store.put_timeline(engine, "mac-04", [{"seq": 1, "at": at.isoformat(), "code": "AGENT_STARTED"}])
+    engine.dispose()
+    said = cli("protection", "duty", "--fleet")
+    assert said.code == 0, said.err
+    assert [re.split(r" {2,}", line.strip()) for line in said.out.splitlines()] == [
+        ["node", "budget", "ceiling", "state", "beside", "pressure", "units", "measured", "as of"],
+        ["mac-01", "0.3", "0.35", "running", "trainer, game", "0.21", "2", "0.28", "2026-11-29T12:00:00Z"],
+        ["mac-02", "none", "none", "gpu_jobs never", "none", "–", "0", "0.00", "2026-11-29T12:00:00Z"],
+        ["mac-03", "0.3", "0.35", "running", "none", "–", "2", "–", "2026-11-29T12:00:00Z"],
+        ["mac-04", *(["–"] * 8)],
+    ]
+    asked = cli("protection", "duty", "mac-01", "--fleet", "--json").json["data"]
+    assert [(row["node"], row["duty"]["budget"], row["as_of"]) for row in asked["nodes"]] == [
+        ("mac-01", 0.3, "2026-11-29T12:00:00+00:00")
+    ]
+    wrong = cli("protection", "duty", "mac-9", "--fleet")
+    assert (wrong.code, "cotenant node list --fleet" in wrong.err) == (2, True)
+
+
+def test_where_there_is_no_store_the_fleets_duty_says_what_makes_one(cli: Cli) -> None:  # noqa: F811
+    said = cli("protection", "duty", "--fleet")
+    assert said.code == 0
+    assert "cotenant up" in said.err

@@ -185,3 +185,15 @@ def test_processes_may_open_a_new_store_and_write_at_the_same_time(tmp_path: Pat
     engine = store.open(url)
     with reading(engine) as session:
         assert len(session.scalars(select(TimelineEntry.seq)).all()) == 120
+
+
+def test_the_newest_duty_of_each_node_is_kept_and_one_that_was_never_copied_is_unknown(engine: Engine) -> None:
+    store.put_timeline(engine, "b", [an_entry(1)])
+    at = datetime(2026, 11, 29, 12, tzinfo=UTC)
+    store.put_duty(engine, "a", {"budget": 0.3}, at)
+    store.put_duty(engine, "a", {"budget": 0.1}, at - timedelta(seconds=1))
+    assert store.list_duties(engine) == [
+        {"node": "a", "duty": {"budget": 0.3}, "as_of": at.isoformat()},
+        {"node": "b", "duty": None, "as_of": None},
+    ]
+    assert [row["node"] for row in store.list_duties(engine, "b")] == ["b"]
