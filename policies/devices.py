@@ -23,6 +23,7 @@ __all__ = [
     "device_use",
     "place",
     "step_use",
+    "used_since",
 ]
 
 DEVICE_USE: Final = 0.05
@@ -105,6 +106,11 @@ def step_use(
 
 def _lately(at_s: Mapping[str, float], now_s: float) -> frozenset[str]:
     return frozenset(device for device, at in at_s.items() if now_s - at <= DEVICE_USE_KEPT_S)
+
+
+def used_since(state: UseState, since_s: float) -> frozenset[str]:
+    """The devices that it certainly used at some time since then."""
+    return frozenset(device for device, at in state.used_at_s.items() if at >= since_s)
 
 
 def device_use(state: UseState, now_s: float) -> DeviceUse:

@@ -11,24 +11,46 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
-from policies.certificate import Certificate, covers
+from policies.certificate import Certificate, Coverage, covers
+from policies.certificate.coverage import elsewhere
 from policies.compliance import STATE_WORDS, Verdict
 from policies.governor import StateName
 
 if TYPE_CHECKING:
     from policies.units import Unit
 
-__all__ = ["Governed", "InForce", "Refusal", "Work", "best", "bounding", "idle_code", "refusals", "shares", "sharing"]
+__all__ = [
+    "Governed",
+    "InForce",
+    "Meetings",
+    "Refusal",
+    "Work",
+    "best",
+    "bounding",
+    "idle_code",
+    "refusals",
+    "shares",
+    "sharing",
+    "where_they_hold",
+    "work_of",
+]
+
+Meetings = Mapping[str, frozenset[str] | None]
+"""By rule: the devices on which a unit and the rule's program may meet; None: it cannot be told."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a certificate can cover. ``digest`` of the bundle and ``model`` None: unknown (a model: or there is none)."""
+    """What a certificate can cover. ``digest`` of the bundle and ``model`` None: unknown (a model: or there is none).
+
+    ``beside``: the devices on which it may meet the program of the rule that is asked about; None: it cannot be told.
+    """
 
     module: str
     stage: str
     digest: str | None = None
     model: str | None = None
+    beside: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +69,18 @@ class InForce:
         return self.certificate.certified_duty
 
     def covers(self, work: Work) -> bool:
-        found = covers(
+        return self.coverage(work).holds
+
+    def coverage(self, work: Work) -> Coverage:
+        return covers(
             self.certificate,
             module=work.module,
             stage=work.stage,
             bundle_digest=work.digest,
             duty=self.duty,
             model=work.model,
+            beside=work.beside,
         )
-        return found.holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +126,20 @@ _IDLE: Final[Mapping[StateName, tuple[str, str]]] = {
 }
 
 
+def where_they_hold(in_force: Iterable[InForce], places: Meetings) -> tuple[tuple[InForce, ...], dict[str, str]]:
+    """Those that were earned beside a program on some device that their rule's program uses now, and of a rule that is left
+    without any, why. ``places``: the devices that each rule's program (may) use; None: it may be any.
+    """
+    kept, lapsed = [], {}
+    for each in in_force:
+        place = places.get(each.rule)
+        if place is None or place & set(each.certificate.devices or ()):
+            kept.append(each)
+        else:
+            lapsed[each.rule] = elsewhere(each.certificate, place)
+    return tuple(kept), {rule: why for rule, why in lapsed.items() if all(each.rule != rule for each in kept)}
+
+
 def best(in_force: Iterable[InForce], rule: str, work: Work) -> InForce | None:
     """The certificate of the rule that allows this work the most; None: none covers it."""
     found = [each for each in in_force if each.rule == rule and each.covers(work)]
@@ -119,11 +158,16 @@ def bounding(in_force: Sequence[InForce], rule: str, present: Iterable[Work]) ->
     return max((each for each in in_force if each.rule == rule), key=lambda each: each.duty, default=None)
 
 
-def _ceiling(in_force: Sequence[InForce], rules: Collection[str], work: Work) -> float | None:
+def work_of(unit: Unit, beside: frozenset[str] | None) -> Work:
+    """A unit's work where it may meet a program on the devices ``beside``."""
+    return Work(unit.module, unit.stage, unit.digest, unit.model, beside)
+
+
+def _ceiling(in_force: Sequence[InForce], rules: Meetings, unit: Unit) -> float | None:
     """The least duty that the rules' certificates allow this work; None: one of them covers it not at all."""
     duties = []
-    for rule in rules:
-        found = best(in_force, rule, work)
+    for rule, beside in rules.items():
+        found = best(in_force, rule, work_of(unit, beside))
         if found is None:
             return None
         duties.append(found.duty)
@@ -133,7 +177,7 @@ def _ceiling(in_force: Sequence[InForce], rules: Collection[str], work: Work) ->
 def refusals(
     unit: Unit,
     governed: Governed | None,
-    rules: Collection[str],
+    rules: Meetings,
     *,
     run: bool = False,
     run_duty: float | None = None,
@@ -142,14 +186,15 @@ def refusals(
 
     Args:
         governed: None: nothing was judged yet.
-        rules: the rules that hold device work back now, but for the one under test in a run.
+        rules: the rules that hold device work back now, but for the one under test in a run, each with the devices on which
+            the unit may meet its program.
         run_duty: what a harness run grants it (None: no limit) where ``run``; then no budget is in force.
     """
     if governed is None:
         governed = Governed(node="NODE")
     found = []
-    work = Work(unit.module, unit.stage, unit.digest, unit.model)
-    for rule in rules:
+    for rule, beside in rules.items():
+        work = work_of(unit, beside)
         certificate = best(governed.in_force, rule, work)
         asked = 1.0 if run_duty is None else run_duty
         if certificate is None:
@@ -166,9 +211,12 @@ def refusals(
 
 
 def _not_certified(governed: Governed, rule: str, work: Work) -> Refusal:
-    held = any(each.rule == rule for each in governed.in_force)
+    held = [each.coverage(work).why for each in governed.in_force if each.rule == rule]
     if held:
-        why = f"rule {rule} holds device work back, and no valid certificate of it covers {work.module}/{work.stage} as it is"
+        why = (
+            f"rule {rule} holds device work back, and no valid certificate of it covers {work.module}/{work.stage} as it is "
+            f"({held[0]})"
+        )
     else:
         lapsed = governed.lapsed.get(rule)
         why = f"rule {rule} holds device work back, and has no valid certificate" + (f" ({lapsed})" if lapsed else "")
@@ -200,14 +248,14 @@ def idle_code(governed: Governed) -> Refusal | None:
 
 
 def sharing(
-    units: Iterable[tuple[Unit, Collection[str]]],
+    units: Iterable[tuple[Unit, Meetings]],
     in_force: Sequence[InForce],
     verdicts: Mapping[str, Verdict],
     distrusted: Collection[str],
 ) -> list[tuple[Unit, float]]:
     """The units that take part in the shares, each with the duty that its certificates allow.
 
-    ``units``: each with the rules that hold its work back. Cooperative work that a certificate of every such rule covers.
+    ``units``: each with the rules that hold its work back (and where). Cooperative work that a certificate of every such rule covers.
     A unit that is held takes part, so that the others' duty does not jump for a minute; a stopped one and a module that
     is not trusted do not.
     """
@@ -218,13 +266,13 @@ def sharing(
         verdict = verdicts.get(unit.attempt)
         if verdict is not None and verdict.state == "stopped":
             continue
-        ceiling = _ceiling(in_force, rules, Work(unit.module, unit.stage, unit.digest, unit.model))
+        ceiling = _ceiling(in_force, rules, unit)
         if ceiling is not None:
             found.append((unit, ceiling))
     return found
 
 
-def shares(units: Iterable[tuple[Unit, Collection[str]]], governed: Governed | None) -> dict[str, float]:
+def shares(units: Iterable[tuple[Unit, Meetings]], governed: Governed | None) -> dict[str, float]:
     """Each unit's ``gpu_duty``: equal shares of the budget, by attempt ("" for a job that waits).
 
     ``units``: each with the rules that hold its work back; one that none holds back is not throttled. Never more together

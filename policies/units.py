@@ -7,14 +7,14 @@ them, and so that one reason going away never lets work loose while another stil
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from policies.caps import NO_CAPS, NO_RESERVE, Caps, Reserve, strictest_caps, sum_of_reserves
 from policies.governed import Governed, refusals, shares
 from policies.reaction import Level
-from policies.work import WorkSelector
+from policies.work import CPU, WorkSelector
 
 __all__ = [
     "Desired",
@@ -30,6 +30,7 @@ __all__ = [
     "duties",
     "holding_rules",
     "in_scope",
+    "meetings",
     "reasons",
     "reserve_in_force",
     "rules_beside",
@@ -219,6 +220,19 @@ def rules_beside(unit: Unit, node: NodeView) -> tuple[RuleView, ...]:
     return holding_rules(node, unit) if unit.device else ()
 
 
+def meetings(unit: Unit, rules: Iterable[RuleView], node: NodeView) -> dict[str, frozenset[str] | None]:
+    """For each of these rules the devices on which the unit and its program may meet; None: it cannot be told."""
+    return {rule.id: _meeting(unit, rule, node) for rule in rules}
+
+
+def _meeting(unit: Unit, rule: RuleView, node: NodeView) -> frozenset[str] | None:
+    if node.duty_device == "cpu":
+        return frozenset({CPU})
+    if rule.devices is None:
+        return unit.devices
+    return rule.devices if unit.devices is None else unit.devices & rule.devices
+
+
 def _share_a_device(unit: Unit, rule: RuleView) -> bool:
     return unit.devices is None or rule.devices is None or bool(unit.devices & rule.devices)
 
@@ -327,7 +341,7 @@ def _device_reasons(unit: Unit, node: NodeView, exempt: str | None) -> list[Reas
         run_duty = node.run.duty if node.run is not None else None
         return [
             Reason(each.code, each.why, each.remedy, "evict" if each.ends else "pause")
-            for each in refusals(unit, node.governed, [rule.id for rule in holding], run=tested, run_duty=run_duty)
+            for each in refusals(unit, node.governed, meetings(unit, holding, node), run=tested, run_duty=run_duty)
         ]
     return [
         Reason(
@@ -373,7 +387,7 @@ def duties(units: Sequence[Unit], node: NodeView) -> dict[str, float]:
     if node.run is None:
         if node.gpu_jobs != "certified":
             return {}
-        return shares([(unit, [rule.id for rule in rules_beside(unit, node)]) for unit in units], node.governed)
+        return shares([(unit, meetings(unit, rules_beside(unit, node), node)) for unit in units], node.governed)
     if node.run.part != "grant" or node.run.duty is None:
         return {}
     sharing = [unit for unit in units if unit.cooperative and node.run.tests(unit) and not reasons(unit, node)]

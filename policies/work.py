@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
-__all__ = ["WorkSelector"]
+__all__ = ["CPU", "WorkSelector"]
+
+CPU: Final = "cpu"
+"""The name of the CPU as duty device; other devices bear the names of GPUs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,6 +172,7 @@ class BlockRunner:
             self.collapse.window_began(begin.at_s, self.agent.progress(spec.rule).track)
         await self._until("window", begin.at_s + spec.window_s)
         end = self._edge(begin.at_s, only)
+        program_on = agent.program_seen_on(spec.rule, begin.at_s)
         track = agent.progress(spec.rule).track
         longest = track.longest_step_s
         limit_s = min(CLOSING_MAX_S, max(CLOSING_MIN_S, 2.0 * (longest or 0.0)))
@@ -205,6 +206,7 @@ class BlockRunner:
             dose=None if unknown is not None else sum(share for share in shares if share is not None),
             dose_unknown_reason=unknown,
             units=units,
+            program_on=tuple(sorted(program_on)),
         )
 
     # -- waiting and watching ---------------------------------------------------------------------------------------
@@ -256,6 +258,7 @@ class BlockRunner:
             share, why = None, None
             # A unit that started inside the window had used nothing before.
             first = begin.units[attempt].busy_s if attempt in begin.units else 0.0
+            before = begin.units[attempt].by_device if attempt in begin.units else {}
             if isinstance(first, float) and isinstance(unit.busy_s, float):
                 share = max(0.0, unit.busy_s - first) / (length_s * unit.cores)
             else:
@@ -269,6 +272,10 @@ class BlockRunner:
                     share=share,
                     asked=unit.duty,
                     unknown_reason=why,
+                    by_device={
+                        device: max(0.0, busy_s - before.get(device, 0.0)) / (length_s * unit.cores)
+                        for device, busy_s in unit.by_device.items()
+                    },
                 )
             )
         return tuple(found)

@@ -319,6 +319,13 @@ class Agent:
         """The GPUs that the rule's program uses, or may use; None: it may be any."""
         return next((each.devices for each in self.view.rules if each.id == rule), None) or None
 
+    def program_seen_on(self, rule: str, since_s: float) -> frozenset[str]:
+        """The devices that the rule's program was seen to use at some time since then ("cpu": the CPU as duty device).
+
+        A tick earlier counts as well: what is read at a tick is of the time since the one before, and a short window holds few.
+        """
+        return self.observer.seen_on(rule, since_s - self.tick_s)
+
     # -- pulses -----------------------------------------------------------------------------------------------------
 
     def now_s(self) -> float:

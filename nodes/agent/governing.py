@@ -19,7 +19,7 @@ from nodes.clock import boottime_s, monotonic_s
 from nodes.identity import boot_id
 from policies.compliance import CLEAR, ComplianceState, Judgement, Sample, judge
 from policies.duty_text import UnitName, duty_view
-from policies.governed import Governed, InForce, Work, bounding, sharing
+from policies.governed import Governed, InForce, Work, bounding, sharing, where_they_hold, work_of
 from policies.governor import (
     INITIAL,
     GovernorState,
@@ -33,7 +33,7 @@ from policies.governor import (
 )
 from policies.kept import compliance_from, compliance_kept, governor_from, governor_kept
 from policies.section import Rule
-from policies.units import NodeView, Unit, holding_rules, rules_beside
+from policies.units import NodeView, Unit, holding_rules, meetings, rules_beside
 
 if TYPE_CHECKING:
     from nodes.agent.core import Agent
@@ -90,14 +90,21 @@ class Governing:
         certified = view.gpu_jobs == "certified"
         rules = [rule.id for rule in holding_rules(view)]
         in_force, lapsed = self.certificates.now(rules if certified else ())
+        if view.duty_device == "gpu":
+            in_force, elsewhere = where_they_hold(in_force, {rule.id: rule.devices for rule in view.rules})
+            lapsed |= elsewhere
         live = [(agent.units.of_attempt(each), each) for each in agent.jobs.attempts() if each.state != "stopping"]
         held_back = [(unit, attempt) for unit, attempt in live if rules_beside(unit, view)]
-        beside = [(unit, [rule.id for rule in rules_beside(unit, view)]) for unit, _ in held_back]
+        beside = [(unit, meetings(unit, rules_beside(unit, view), view)) for unit, _ in held_back]
         taking = sharing(beside, in_force, self.judgement.verdicts, self._distrusted(now_s))
-        present = [Work(unit.module, unit.stage, unit.digest, unit.model) for unit, _ in taking]
+        where = {unit.attempt: places for unit, places in beside}
+        present = {
+            rule: [work_of(unit, where[unit.attempt][rule]) for unit, _ in taking if rule in where[unit.attempt]]
+            for rule in rules
+        }
         active = agent.runs.active
         self.inputs = Inputs(
-            holding=tuple(self._holding(rule, in_force, present, rates=certified) for rule in rules),
+            holding=tuple(self._holding(rule, in_force, present[rule], rates=certified) for rule in rules),
             units=tuple(unit.attempt for unit, _ in taking),
             memory_hard=agent.observer.memory.level == "hard",
             gpu_jobs=view.gpu_jobs,

@@ -112,6 +112,9 @@ class Gpus:
     def total(self, attempt: str, since_s: float | None, only: Collection[str] | None = None) -> float | Unreadable:
         return self.meters.unit_total(attempt, since_s, only)
 
+    def totals(self, attempt: str) -> dict[str, float]:
+        return self.meters.unit_totals(attempt)
+
     # -- which unit is where ----------------------------------------------------------------------------------------
 
     def devices_of(self, attempt: Attempt) -> frozenset[str] | None:

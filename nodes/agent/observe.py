@@ -23,11 +23,12 @@ from nodes.processes import ProcessTable
 from nodes.sources.hub import SourceHub
 from policies.caps import Caps, Reserve, caps_of, reserve_of
 from policies.condition import ProgramUse, condition_holds, enter_after_s, needs
-from policies.devices import DeviceUse, UseState, device_use, step_use
+from policies.devices import DeviceUse, UseState, device_use, step_use, used_since
 from policies.rules import Group, ProcInfo, RuleEvent, RuleState, Verdicts, expand_home, groups, start_rule, step_rule
 from policies.section import Rule, Section, timing
 from policies.section.models import Timing
 from policies.units import NodeView, RuleView, RunView
+from policies.work import CPU
 
 __all__ = ["Observer"]
 
@@ -309,6 +310,13 @@ class Observer:
             return self._gpu_use(rule, now_s).uses
         use = self._use.get(rule)
         return None if use is None else use.now(now_s)
+
+    def seen_on(self, rule: str, since_s: float) -> frozenset[str]:
+        """The devices that the program was seen to use at some time since then; "cpu" where that is the duty device."""
+        if self._section.node.duty_device == "gpu":
+            return used_since(self._device_use_of.get(rule, UseState()), since_s)
+        use = self._use.get(rule)
+        return frozenset({CPU}) if use is not None and use.since(since_s) else frozenset()
 
     # -- for a run --------------------------------------------------------------------------------------------------
 

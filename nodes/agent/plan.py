@@ -53,7 +53,7 @@ class Planner:
             )
         source = self._source(spec, rule)
         work = self._work(spec)
-        warnings = self._forbidden(spec, work) + _source_warnings(source) + self._program_warnings(spec)
+        warnings = self._forbidden(spec, work) + _source_warnings(source) + self._program_warnings(spec, work)
         limit = rule.protect.max_slowdown if rule.protect is not None else None
         if limit is not None and spec.margin > limit:
             warnings.append(f"the margin ({spec.margin:g}) is wider than the rule's max_slowdown ({limit:g})")
@@ -79,13 +79,22 @@ class Planner:
             "certificate_kind": "none" if spec.kind != "ab" else "demonstration" if spec.demonstration else "certificate",
         }  # fmt: skip
 
-    def _program_warnings(self, spec: RunSpec) -> list[str]:
-        if spec.kind != "ab" or not self.agent.observer.program_unknown(spec.rule):
-            return []
-        return [
-            "a process that may be the program cannot be judged (PROTECTION_UNREADABLE): while it runs, no certificate is "
-            "earned and none is in force; match by a key that the agent can read, or let it read that process"
-        ]
+    def _program_warnings(self, spec: RunSpec, work: list[dict[str, Any]]) -> list[str]:
+        """What would leave a run that passes without a certificate."""
+        found = []
+        if spec.kind == "ab" and self.agent.observer.program_unknown(spec.rule):
+            found.append(
+                "a process that may be the program cannot be judged (PROTECTION_UNREADABLE): while it runs, no certificate is "
+                "earned and none is in force; match by a key that the agent can read, or let it read that process"
+            )
+        rule = next((each for each in self.agent.view.rules if each.id == spec.rule), None)
+        on_device = any(self.agent.units.is_device(item["gpu_use"]) for item in work)
+        if on_device and rule is not None and rule.uses_device is False:
+            found.append(
+                "the program does not use the device now: blocks in which it does not show nothing about work on it, and a "
+                "run with such a block earns no certificate"
+            )
+        return found
 
     def _rule(self, spec: RunSpec) -> Rule:
         rule = self.agent.section.rule(spec.rule)

@@ -56,6 +56,10 @@ class CpuUse:
         if cores is not None and cores > DEVICE_USE_CORES:
             self._used_at_s = now_s
 
+    def since(self, since_s: float) -> bool:
+        """Whether it certainly used the CPU at some time since then."""
+        return self._used_at_s is not None and self._used_at_s >= since_s
+
     def now(self, now_s: float) -> bool | None:
         """None: it cannot be told, which counts as use.
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nodes.feeds import feed_payload
 from nodes.jobs import Attempt
 from nodes.meters.cpu import Unreadable
+from policies.work import CPU
 
 if TYPE_CHECKING:
     from nodes.agent.core import Agent
@@ -21,7 +22,7 @@ __all__ = ["TestedUnit", "UnderTest", "covered_s"]
 @dataclass(frozen=True, slots=True)
 class TestedUnit:
     """What a window's dose needs to know of a unit under test. ``busy_s``: metered device seconds since it started;
-    ``device``: it is device work.
+    ``device``: it is device work; ``by_device``: the seconds of each device that it may be on.
     """
 
     module: str
@@ -31,6 +32,7 @@ class TestedUnit:
     busy_s: float | Unreadable
     digest: str | None
     device: bool = True
+    by_device: Mapping[str, float] = field(default_factory=dict)
 
 
 def covered_s(spans: Sequence[tuple[float, float]], begin_s: float, end_s: float) -> float:
@@ -132,4 +134,9 @@ class UnderTest:
         # of a GPU a unit has one whole
         cores = 1.0 if self._agent.units.on_gpu(attempt.module, attempt.stage) else attempt.cores
         device = self._agent.units.device_work(attempt.module, attempt.stage)
-        return TestedUnit(attempt.module, attempt.stage, cores, attempt.duty, busy_s, digest, device)
+        by_device: dict[str, float] = {}
+        if self._agent.units.on_gpu(attempt.module, attempt.stage):
+            by_device = self._agent.gpus.totals(attempt.attempt_id)
+        elif device and isinstance(busy_s, float):
+            by_device = {CPU: busy_s}
+        return TestedUnit(attempt.module, attempt.stage, cores, attempt.duty, busy_s, digest, device, by_device)

@@ -327,6 +327,11 @@ class DeviceMeters:
             return Unreadable(kept.gap_why)
         return max((busy for key, busy in kept.busy_s.items() if only is None or key in only), default=0.0)
 
+    def unit_totals(self, name: str) -> dict[str, float]:
+        """Device seconds of a unit by device, as ``unit_total`` counts them; empty: it was never read."""
+        kept = self._units.get(name) or self._ended.get(name)
+        return {} if kept is None else dict(kept.busy_s)
+
     def memory(self, key: str) -> Memory:
         reading = self._readings.get(key)
         found = None if reading is None else reading.memory

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from policies.certificate.model import Certificate
 from policies.certificate.validity import Validity
 
-__all__ = ["Coverage", "admits", "covers"]
+__all__ = ["Coverage", "admits", "covers", "elsewhere"]
 
 # A unit that much longer than any seen while measuring holds the device longer than was certified. The longest of
 # many units grows a little with their number, so a little longer is no difference.
@@ -32,11 +32,13 @@ def covers(
     duty: float | None,
     model: str | None = None,
     longest_unit_s: float | None = None,
+    beside: frozenset[str] | None = None,
 ) -> Coverage:
     """Whether ``certificate`` (its validity aside) covers a module's stage at ``duty``, the sum over units that run.
 
     None of ``bundle_digest`` or ``model`` is unknown and not the same; ``duty`` None is uncapped, so 1.
-    ``longest_unit_s`` is the longest seen lately, where it is known.
+    ``longest_unit_s`` is the longest seen lately, where it is known. ``beside``: the devices on which the work and the
+    program may meet; None: it cannot be told.
     """
     item = next((each for each in certificate.work if (each.module, each.stage) == (module, stage)), None)
     if item is None:
@@ -46,6 +48,8 @@ def covers(
         return Coverage(False, f"{module}: bundle {item.digest[:12]} → {(bundle_digest or 'unknown')[:12]}")
     if item.model is not None and model != item.model:
         return Coverage(False, f"{module}/{stage}: model {item.model} → {model or 'unknown'}")
+    if beside is None or not beside <= set(certificate.devices or ()):
+        return Coverage(False, elsewhere(certificate, beside))
     asked = 1.0 if duty is None else duty
     if not 0.0 <= asked <= certificate.certified_duty + _SAME_DUTY:
         return Coverage(False, f"duty {asked:g} is above the certified {certificate.certified_duty:g}")
@@ -58,6 +62,16 @@ def covers(
                 f"program {item.longest_unit_s:.3g} s",
             )
     return Coverage(True)
+
+
+def elsewhere(certificate: Certificate, beside: frozenset[str] | None) -> str:
+    """Why it says nothing about devices ``beside`` the program, in words."""
+    if certificate.devices is None:
+        return "it does not say on which devices the program was measured"
+    seen = ", ".join(certificate.devices) or "no device"
+    if beside is None:
+        return f"it was measured beside the program on {seen}, and which devices the program uses now cannot be told"
+    return f"it was measured beside the program on {seen}, and they meet on {', '.join(sorted(beside))} now"
 
 
 def admits(certificate: Certificate, state: Validity, *, accept_demonstration: bool) -> Coverage:

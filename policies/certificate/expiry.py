@@ -144,6 +144,7 @@ def _is_covered(row: Row, rows: Sequence[Row], now: datetime, soon: timedelta) -
         and aware_utc(datetime.fromisoformat(str(other["expires_at"]))) - now > soon
         and float(other["certified_duty"]) >= float(row["certified_duty"])
         and stages <= {(item["module"], item["stage"]) for item in other["work"]}
+        and set(row.get("devices") or ()) <= set(other.get("devices") or ())
         for other in rows
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal
 
+from policies.certificate.beside import measured_devices
 from policies.certificate.fingerprint import Fingerprint
 from policies.certificate.model import (
     VALID_FOR,
@@ -50,13 +51,23 @@ def issue(
         now: aware; used where the record does not say when it ended.
 
     Raises:
-        Refused: no stage of the work was part of the dose, or no program was fingerprinted.
+        Refused: no stage of the work was part of the dose, no program was fingerprinted, or program and device work were not
+            both on one device in every block.
         ValueError: a naive date.
     """
     spec = RunSpec.model_validate(record["spec"])
     work = _dosed_work(record, longest_unit_s)
     if not work:
         raise _refused(record, "no stage of the work under test was metered in a counted ON window")
+    devices = measured_devices(record.get("blocks") or ())
+    if not devices and _is_device_work(record):
+        raise Refused(
+            "CERT_REFUSED",
+            f"a certificate for run {record['run']}",
+            "on no device were the program (in OFF) and the work (in ON) both seen in every counted block, so nothing is "
+            "shown about this work beside a program that uses the device",
+            "measure it while the program uses the device; which it uses: cotenant status",
+        )
     if not fingerprint.program:
         raise _refused(record, "the protected program could not be fingerprinted")
     issued_at = aware_utc(datetime.fromisoformat(record["ended_at"]) if record.get("ended_at") else now)
@@ -94,6 +105,7 @@ def issue(
         newest_null=_companion(record.get("newest_null")),
         newest_self=_companion(record.get("newest_self")),
         fingerprint=fingerprint,
+        devices=devices,
         issued_at=issued_at,
         expires_at=issued_at + VALID_FOR,
     )
@@ -123,6 +135,11 @@ def _dosed_work(record: Mapping[str, Any], longest_unit_s: float | None) -> tupl
     least = LEAST_OF_DOSE * sum(shares.values())
     dosed = {key for key, share in shares.items() if share > 0.0 and share >= least}
     return tuple(item for item in items if {(item.module, item.stage), (item.short, item.stage)} & dosed)
+
+
+def _is_device_work(record: Mapping[str, Any]) -> bool:
+    windows = [block.get("on") or {} for block in record.get("blocks") or () if block.get("state") == "counted"]
+    return any(unit.get("by_device") for window in windows for unit in window.get("units") or ())
 
 
 def _companion(raw: Mapping[str, Any] | None) -> Companion | None:

@@ -32,6 +32,8 @@ __all__ = [
 
 VALID_FOR = timedelta(days=14)
 MIN_KEY_BYTES = 16
+# Fields that certificates got later: one from before was signed without them.
+_LATER = ("devices",)
 
 Utc = Annotated[AwareDatetime, AfterValidator(lambda when: when.astimezone(UTC))]
 Share = Annotated[float, Field(gt=0.0, le=1.0)]
@@ -111,6 +113,11 @@ class Certificate(_Stored):
     newest_null: Companion | None = None
     newest_self: Companion | None = None
     fingerprint: Fingerprint
+    devices: tuple[str, ...] | None = Field(
+        default=None,
+        description='on which the program was seen in every counted block with the dose on them ("cpu": the CPU as duty '
+        "device); None: from before this was kept, which covers no device work",
+    )
     issued_at: Utc
     expires_at: Utc
     digest: str = ""
@@ -148,7 +155,8 @@ def check_digest(certificate: Certificate | Mapping[str, Any], key: bytes) -> bo
 def _mac(fields: Mapping[str, Any], key: bytes) -> str:
     if len(key) < MIN_KEY_BYTES:
         raise ValueError(f"a key of {len(key)} bytes signs nothing: at least {MIN_KEY_BYTES} are needed")
-    return hmac.new(key, _canonical({k: v for k, v in fields.items() if k != "digest"}), hashlib.sha256).hexdigest()
+    signed = {k: v for k, v in fields.items() if k != "digest" and not (k in _LATER and v is None)}
+    return hmac.new(key, _canonical(signed), hashlib.sha256).hexdigest()
 
 
 def _canonical(value: Mapping[str, Any]) -> bytes:

@@ -41,6 +41,9 @@ class UnitDose(BaseModel):
     share: float | None
     asked: float | None = None
     unknown_reason: str | None = None
+    by_device: dict[str, float] = Field(
+        default_factory=dict, description='metered share by device; "cpu" where that is the duty device; none: off it'
+    )
 
 
 class WindowRow(BaseModel):
@@ -64,6 +67,9 @@ class WindowRow(BaseModel):
     )
     dose_unknown_reason: str | None = None
     units: tuple[UnitDose, ...] = ()
+    program_on: tuple[str, ...] = Field(
+        default=(), description='devices that the program was seen to use in the window ("cpu": the CPU as duty device)'
+    )
 
 
 class BlockRow(BaseModel):

@@ -108,7 +108,7 @@ class GovernorRig(Rig):
         chance, rate = random.Random(3), self.rate()
         units = tuple(
             UnitDose(attempt=str(n), module=modules[short].module, stage=stage, digest=modules[short].digest,
-                     share=duty / len(works))
+                     share=duty / len(works), by_device={"cpu": duty / len(works)})
             for n, (short, stage) in enumerate(works)
         )  # fmt: skip
         for number in range(1, 9):
@@ -117,7 +117,7 @@ class GovernorRig(Rig):
                     run="seed", block=number, arm=arm, position=1, started_at=utc_iso(), started_mono_s=0.0,
                     length_s=asked.window_s, events=asked.window_s * each, rate=each,
                     work_ran_s=asked.window_s if arm == "on" else 0.0, dose=duty if arm == "on" else None,
-                    units=units if arm == "on" else (),
+                    units=units if arm == "on" else (), program_on=("cpu",),
                 )
                 for arm in ("on", "off")
                 for each in [rate * chance.gauss(1.0, 0.002)]

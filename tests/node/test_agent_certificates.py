@@ -83,11 +83,17 @@ class Node:
                     dose=dose if arm == "on" else None,
                     units=(
                         UnitDose(
-                            attempt="1-1", module="dev.cotenant.llmserve", stage="selftest", digest=digest, share=dose
+                            attempt="1-1",
+                            module="dev.cotenant.llmserve",
+                            stage="selftest",
+                            digest=digest,
+                            share=dose,
+                            by_device={"cpu": dose},
                         ),
                     )
                     if arm == "on"
                     else (),
+                    program_on=("cpu",),
                 )
                 for arm, rate in (("on", 10.0 * ratio * chance.gauss(1, 0.002)), ("off", 10.0 * chance.gauss(1, 0.002)))
             }

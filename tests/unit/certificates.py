@@ -12,6 +12,7 @@ KEY = b"k" * 32
 ENDED_AT = "2026-03-20T06:30:00+00:00"
 MODULE = "dev.cotenant.llmserve"
 DIGEST = "b" * 64
+GPU = "GPU-1"
 
 RULE = Rule.model_validate(
     {
@@ -44,8 +45,10 @@ PRINT = Fingerprint(
 
 
 def block(number: int, share: float | None = 0.34, stage: str = "batch") -> dict[str, Any]:
-    units = [] if share is None else [{"attempt": "1", "module": MODULE, "stage": stage, "share": share}]
-    return {"number": number, "state": "counted", "on": {"dose": share, "units": units}, "off": {}}
+    unit = {"attempt": "1", "module": MODULE, "stage": stage, "share": share, "by_device": {GPU: share}}
+    units = [] if share is None else [unit]
+    on = {"dose": share, "units": units, "program_on": [GPU]}
+    return {"number": number, "state": "counted", "on": on, "off": {"program_on": [GPU]}}
 
 
 def record(run: str = "r1", **changes: Any) -> dict[str, Any]:

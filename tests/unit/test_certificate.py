@@ -28,7 +28,7 @@ from policies.certificate import (
 )
 from policies.refusal import Refused
 from policies.section.models import Rule
-from tests.unit.certificates import DIGEST, ENDED_AT, KEY, MODULE, PRINT, PROGRAM, RULE, block, certificate, record
+from tests.unit.certificates import DIGEST, ENDED_AT, GPU, KEY, MODULE, PRINT, PROGRAM, RULE, block, certificate, record
 
 ISSUED = datetime.fromisoformat(ENDED_AT)
 
@@ -60,8 +60,9 @@ def test_case_111_it_carries_the_newest_run_without_work() -> None:
 
 def test_only_work_that_was_part_of_the_dose_is_named() -> None:
     assert [(item.short, item.stage) for item in certificate().work] == [("llmserve", "batch")]
-    both = certificate(record(blocks=[block(1), {"number": 2, "state": "counted", "on": {"units": [
-        {"attempt": "2", "module": "dev.cotenant.sweep", "stage": "grid", "share": 0.1}]}}]))  # fmt: skip
+    grid = block(2, 0.1)
+    grid["on"]["units"][0] |= {"module": "dev.cotenant.sweep", "stage": "grid"}
+    both = certificate(record(blocks=[block(1), grid]))
     assert [item.short for item in both.work] == ["llmserve", "sweep"]
 
 
@@ -354,7 +355,9 @@ def test_a_validity_is_plain_json() -> None:
 
 
 def covered(found: Certificate | None = None, **changes: Any) -> tuple[bool, str]:
-    asked: dict[str, Any] = {"module": MODULE, "stage": "batch", "bundle_digest": DIGEST, "duty": 0.34}
+    asked: dict[str, Any] = {
+        "module": MODULE, "stage": "batch", "bundle_digest": DIGEST, "duty": 0.34, "beside": frozenset({GPU}),
+    }  # fmt: skip
     answer = covers(found or certificate(), **(asked | changes))
     return answer.holds, answer.why
 
@@ -380,6 +383,73 @@ def test_what_it_covers(asked: dict[str, Any], holds: bool, why: str) -> None:
     answer, said = covered(**asked)
     assert answer is holds
     assert why in said
+
+
+@pytest.mark.parametrize(
+    ("beside", "holds", "why"),
+    [
+        ({GPU}, True, ""),
+        ({"GPU-2"}, False, "on GPU-1, and they meet on GPU-2 now"),
+        ({GPU, "GPU-2"}, False, "they meet on GPU-1, GPU-2 now"),
+        (None, False, "which devices the program uses now cannot be told"),
+    ],
+)
+def test_it_covers_work_only_where_the_program_was_measured(beside: set[str] | None, holds: bool, why: str) -> None:
+    answer, said = covered(beside=None if beside is None else frozenset(beside))
+    assert answer is holds
+    assert why in said
+
+
+def test_a_certificate_that_does_not_say_where_the_program_was_covers_nothing_and_is_no_forgery() -> None:
+    """One from before devices were kept, signed without them."""
+    found = sign(certificate().model_copy(update={"devices": None}), KEY)
+    raw = {key: value for key, value in found.model_dump(mode="json").items() if key != "devices"}
+    assert check_digest(raw, KEY)
+    assert state_of(Certificate.model_validate(raw)).state == "valid"
+    assert covered(found) == (False, "it does not say on which devices the program was measured")
+    now = certificate().model_dump(mode="json")
+    assert not check_digest({key: value for key, value in now.items() if key != "devices"}, KEY), (
+        "none may be taken out"
+    )
+    assert not check_digest(now | {"devices": [GPU, "GPU-2"]}, KEY), "nor one be added"
+
+
+def off_device(number: int, off: list[str] | None = None, by_device: dict[str, float] | None = None) -> dict[str, Any]:
+    """A block whose OFF window saw the program on ``off`` and whose dose was ``by_device``."""
+    made = block(number)
+    made["off"] = {} if off is None else {"program_on": off}
+    made["on"]["units"][0]["by_device"] = {GPU: 0.34} if by_device is None else by_device
+    return made
+
+
+@pytest.mark.parametrize(
+    ("odd", "devices"),
+    [
+        (off_device(2, []), None),
+        (off_device(2), None),
+        (off_device(2, ["GPU-2"]), None),
+        (off_device(2, [GPU], {"GPU-2": 0.34}), None),
+        (off_device(2, [GPU], {GPU: 0.2, "GPU-2": 0.14}), None),
+        (off_device(2, [GPU, "GPU-2"], {GPU: 0.34, "GPU-2": 0.34}), (GPU,)),
+        (off_device(2, [], {}) | {"state": "left_out"}, (GPU,)),
+    ],
+    ids=["idle", "not kept", "elsewhere", "work elsewhere", "dose spread out", "more in one block", "left out"],
+)
+def test_no_certificate_from_blocks_in_which_program_and_work_did_not_meet(
+    odd: dict[str, Any], devices: tuple[str, ...] | None
+) -> None:
+    """A program that left the device alone in one counted block shows nothing of the time when it uses it."""
+    run = record(blocks=[block(1), odd])
+    if devices is not None:
+        assert certificate(run).devices == devices
+        return
+    with pytest.raises(Refused, match="on no device"):
+        certificate(run)
+
+
+def test_work_off_the_device_needs_no_device() -> None:
+    blocks = [off_device(number, [], {}) for number in (1, 2)]
+    assert certificate(record(blocks=blocks)).devices == ()
 
 
 def test_case_103_it_states_the_longest_unit_that_was_measured() -> None:

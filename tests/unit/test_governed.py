@@ -11,16 +11,19 @@ from hypothesis import strategies as st
 
 from policies.admission import admission
 from policies.compliance import CLEAR, ComplianceState, Record, Verdict
-from policies.governed import Governed, InForce, Work, bounding
+from policies.governed import Governed, InForce, Work, bounding, where_they_hold
 from policies.governor import INITIAL, Baseline
 from policies.kept import compliance_from, compliance_kept, governor_from, governor_kept
 from policies.units import NodeView, RuleView, RunView, Unit, desired, duties, reasons
 from policies.work import WorkSelector
-from tests.unit.certificates import DIGEST, MODULE, certificate, record
+from tests.unit.certificates import DIGEST, GPU, MODULE, certificate, record
 
-TRAINER = RuleView("trainer", active=True, holding=True, uses_device=True, protects_progress=True)
+TRAINER = RuleView(
+    "trainer", active=True, holding=True, uses_device=True, protects_progress=True, devices=frozenset({GPU})
+)
 HALF = InForce(certificate(record(), duty=0.5), 10.0)
-LLM = Unit("a1", 1, MODULE, "batch", device=True, digest=DIGEST)
+HERE = frozenset({GPU})
+LLM = Unit("a1", 1, MODULE, "batch", device=True, digest=DIGEST, devices=HERE)
 RUNNING = Governed("mac-01", "running", "governor", 0.3, (HALF,))
 NODE = NodeView(gpu_jobs="certified", rules=(TRAINER,), governed=RUNNING)
 
@@ -54,6 +57,52 @@ def test_what_no_certificate_covers_waits_and_takes_no_share(changes: dict[str, 
     assert duties([LLM, unit], NODE) == {"a1": 0.3}
 
 
+@pytest.mark.parametrize(
+    ("unit_on", "program_on", "admitted"),
+    [
+        ({GPU}, {GPU}, True),
+        ({GPU}, {GPU, "GPU-2"}, True),
+        ({"GPU-2"}, {GPU, "GPU-2"}, False),
+        ({"GPU-2"}, {"GPU-2"}, False),
+        (None, {GPU}, True),
+        (None, {GPU, "GPU-2"}, False),
+        ({GPU}, None, True),
+        (None, None, False),
+    ],
+)
+def test_work_is_certified_only_on_the_devices_where_it_was_measured_beside_the_program(
+    unit_on: set[str] | None, program_on: set[str] | None, admitted: bool
+) -> None:
+    unit = replace(LLM, devices=None if unit_on is None else frozenset(unit_on))
+    rule = replace(TRAINER, devices=None if program_on is None else frozenset(program_on))
+    node = replace(NODE, rules=(rule,))
+    found = reasons(unit, node)
+    assert bool(duties([unit], node)) is admitted
+    if admitted:
+        assert found == ()
+    else:
+        assert [(each.code, "ab sweep mac-01 --rule trainer" in each.remedy) for each in found] == [
+            ("GPU_NOT_CERTIFIED", True)
+        ]
+        assert "it was measured beside the program on GPU-1" in found[0].why
+
+
+def test_with_the_cpu_as_duty_device_the_program_must_have_been_seen_on_it() -> None:
+    node = replace(NODE, duty_device="cpu", rules=(replace(TRAINER, devices=None),))
+    unit = replace(LLM, devices=None)
+    assert [each.code for each in reasons(unit, node)] == ["GPU_NOT_CERTIFIED"]
+    on_cpu = InForce(HALF.certificate.model_copy(update={"devices": ("cpu",)}), 10.0)
+    assert reasons(unit, replace(node, governed=replace(RUNNING, in_force=(on_cpu,)))) == ()
+
+
+def test_a_certificate_of_another_device_is_none_for_the_governor() -> None:
+    assert where_they_hold((HALF,), {"trainer": frozenset({GPU, "GPU-2"})}) == ((HALF,), {})
+    assert where_they_hold((HALF,), {"trainer": None}) == ((HALF,), {}), "nothing was read yet"
+    kept, lapsed = where_they_hold((HALF,), {"trainer": frozenset({"GPU-2"})})
+    assert kept == ()
+    assert lapsed == {"trainer": "it was measured beside the program on GPU-1, and they meet on GPU-2 now"}
+
+
 def test_the_remedy_is_the_sweep_and_names_node_and_rule() -> None:
     none = replace(NODE, governed=Governed("mac-01", "closed", lapsed={"trainer": "its certificate is expired: x"}))
     (reason,) = reasons(LLM, none)
@@ -81,7 +130,7 @@ def test_every_holding_rule_must_cover_the_work_and_the_least_duty_bounds_it() -
 
 
 def test_a_newcomer_certified_for_less_lowers_all_shares_at_once() -> None:
-    sim = Unit("b1", 2, "dev.example.sim", "batch", device=True, digest=DIGEST)
+    sim = Unit("b1", 2, "dev.example.sim", "batch", device=True, digest=DIGEST, devices=HERE)
     node = replace(NODE, governed=replace(RUNNING, in_force=(HALF, other_module(0.1))))
     assert duties([LLM], node) == {"a1": 0.3}
     assert duties([LLM, sim], node) == {"a1": 0.05, "b1": 0.05}
@@ -89,7 +138,7 @@ def test_a_newcomer_certified_for_less_lowers_all_shares_at_once() -> None:
 
 def test_the_ceiling_is_the_least_of_the_work_that_is_present() -> None:
     low = other_module(0.1)
-    llm, sim = Work(MODULE, "batch", DIGEST), Work("dev.example.sim", "batch", DIGEST)
+    llm, sim = Work(MODULE, "batch", DIGEST, beside=HERE), Work("dev.example.sim", "batch", DIGEST, beside=HERE)
     assert bounding((HALF, low), "trainer", [llm]) is HALF
     assert bounding((HALF, low), "trainer", [llm, sim]) is low
     assert bounding((HALF, low), "trainer", []) is HALF

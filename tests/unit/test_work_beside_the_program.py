@@ -7,6 +7,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from nodes.agent.block import BlockRunner, _Edge
 from nodes.agent.under_test import TestedUnit as Metered
 from nodes.agent.under_test import UnderTest
@@ -60,6 +62,9 @@ class AgentStub:
         self.calls += 1
         return frozenset({f"GPU-{self.calls}"})
 
+    def program_seen_on(self, rule: str, since_s: float) -> frozenset[str]:
+        return frozenset({"b", "a"}) if since_s == 0.0 else frozenset()
+
     def has_device_work(self, run: Any) -> bool:
         return self.device_work
 
@@ -72,7 +77,15 @@ class AgentStub:
     def busy_totals(self, run: Any, since_s: float | None, only: frozenset[str] | None) -> dict[str, Metered]:
         self.only.append(only)
         far = len(self.only) > 1
-        llm = Metered("llmserve", "batch", 1.0, None, 6.0 if far else 0.0, "d")
+        llm = Metered(
+            "llmserve",
+            "batch",
+            1.0,
+            None,
+            6.0 if far else 0.0,
+            "d",
+            by_device={"a": 16.0 if far else 10.0, "b": 3.0 * far},
+        )
         sim: float | Unreadable = self.sim if far else 0.0
         return {"a1": llm, "a4": Metered("sim", "run", 1.0, None, sim, "d", device=False)}
 
@@ -101,6 +114,13 @@ def test_the_dose_of_device_work_counts_no_work_off_the_device() -> None:
     assert [unit.share for unit in row.units] == [0.1, 1.0], "all of it is in the report"
     unread = window(AgentStub(device_work=True, sim=Unreadable("why")), "grant")
     assert unread.dose == 0.1
+
+
+def test_a_window_says_on_which_devices_program_and_work_were_seen() -> None:
+    row = window(AgentStub(device_work=True), "grant")
+    assert row.program_on == ("a", "b")
+    assert row.units[0].by_device == pytest.approx({"a": 0.1, "b": 0.05})
+    assert row.units[1].by_device == {}
 
 
 def test_all_work_counts_where_none_of_it_is_device_work_and_in_off() -> None:
