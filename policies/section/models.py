@@ -1,6 +1,6 @@
 """The protection section, schema 1: what an owner may write, with units and bounds (protection.md).
 
-These models hold the whole schema; what of it the running version acts on stands in ``acted_on.py``. Units stand in
+These models hold the whole schema, and all of it is acted on: a key that nothing acted on would be believed in. Units stand in
 the key names (``_s``, ``_pct``, ``_gb``, ``_mb_min``); shares and slowdowns are fractions.
 """
 

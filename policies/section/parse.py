@@ -11,7 +11,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from policies.section import shape
-from policies.section.acted_on import IN_FORCE, Feature, not_acted_on
 from policies.section.errors import SectionError, SectionErrors, in_words
 from policies.section.locate import Path, TooDeep, line_of, locate
 from policies.section.models import Section
@@ -26,14 +25,13 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def parse_section(text: str, in_force: frozenset[Feature] = IN_FORCE) -> Section:
+def parse_section(text: str) -> Section:
     """The section that ``text`` holds.
 
-    Raises ``SectionErrors`` with every error: each with its key, rule, line and what is allowed. Keys that are valid
-    but that this version does not act on are errors too; ``in_force`` names the features that it has.
+    Raises ``SectionErrors`` with every error: each with its key, rule, line and what is allowed.
     """
     raw, lines = _read(text)
-    problems = list(_problems(raw, in_force))
+    problems = list(_problems(raw))
     if problems:
         raise SectionErrors(_error(raw, lines, *problem) for problem in problems)
     return Section.model_validate(raw)
@@ -66,7 +64,7 @@ def _syntax_error(text: str, said: str) -> SectionError:
     return SectionError("", None, int(where[1]), f"is no TOML: {reason}, column {where[2]}")
 
 
-def _problems(raw: dict[str, Any], in_force: frozenset[Feature]) -> Iterator[tuple[Path, str, str, Path]]:
+def _problems(raw: dict[str, Any]) -> Iterator[tuple[Path, str, str, Path]]:
     """(path, message, allowed, another path concerned) of every error."""
     tables = shape.tables(raw)
     contradicts = False
@@ -79,8 +77,6 @@ def _problems(raw: dict[str, Any], in_force: frozenset[Feature]) -> Iterator[tup
             continue
         message, allowed = in_words(each, each["loc"], tables)
         yield each["loc"], message, allowed, ()
-    for late in not_acted_on(raw, in_force):
-        yield late.path, late.message, late.instead, ()
 
 
 def _complaints(raw: dict[str, Any]) -> list[dict[str, Any]]:

@@ -9,12 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.section import EMPTY_SECTION, Section, SectionErrors, digest, parse_section
-from policies.section.acted_on import PENDING, Feature
 from policies.section.models import JsonlFieldPhase, JsonlProgress, LogProgress
 from policies.section.parse import MAX_BYTES
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-EVERYTHING: frozenset[Feature] = frozenset(row.feature for row in PENDING)
 
 FULL = """\
 schema = 1
@@ -70,16 +68,16 @@ tags = ["uplink"]
 RULE = '[[rule]]\nid = "x"\nmatch = { name = "x" }\n'
 
 
-def errors_of(text: str, in_force: frozenset[Feature] = EVERYTHING) -> list[tuple[str, str | None, int]]:
+def errors_of(text: str) -> list[tuple[str, str | None, int]]:
     """(key, rule, line) of each error."""
     with pytest.raises(SectionErrors) as caught:
-        parse_section(text, in_force)
+        parse_section(text)
     return [(error.key, error.rule, error.line) for error in caught.value.errors]
 
 
-def only_error(text: str, in_force: frozenset[Feature] = EVERYTHING) -> str:
+def only_error(text: str) -> str:
     with pytest.raises(SectionErrors) as caught:
-        parse_section(text, in_force)
+        parse_section(text)
     (error,) = caught.value.errors
     return str(error)
 

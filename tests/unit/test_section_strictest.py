@@ -10,10 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.section import Section, merge, parse_section
-from policies.section.acted_on import PENDING
 from policies.section.models import Cooldown, Defaults, GpuJobs, Memory, Mode, Node
 
-EVERYTHING = frozenset(row.feature for row in PENDING)
 GPU_JOBS_FROM_LENIENT = ("always", "certified", "when_no_gpu_protected", "never")
 
 
