@@ -93,8 +93,11 @@ def node_state(node: NodeView) -> list[dict[str, Any]]:
                 else f" ({rule.device_doubt or 'whether its program uses the device cannot be told'})"
             )
             does.append(f"holds device work back{uncertified}{doubt}")
-        if rule.protects and node.mode != "fleet_first" and rule.level != "free":
-            does.append(f"other fleet work is {rule.level}: {rule.reaction_why or 'not judged yet'}")
+        if node.mode != "fleet_first":
+            judged = ((rule.level, rule.reaction_why), (rule.stall_level, rule.stall_why))
+            does += [
+                f"other fleet work is {level}: {why or 'not judged yet'}" for level, why in judged if level != "free"
+            ]
         if node.mode == "strict_yield" and rule.holding:
             does.append("pauses all fleet work (strict_yield)")
         state = "active" if rule.active else "cools down" if rule.holding else "not active"

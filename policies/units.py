@@ -38,6 +38,7 @@ __all__ = [
 
 Scope = Literal["all", "cpu", "gpu", "io"]
 Action = Literal["run", "pause", "evict"]
+NOT_JUDGED = "its program runs, and what fleet work costs it is not known yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,8 @@ class PhaseView:
 class RuleView:
     """A rule at this instant. ``uses_device`` None is unknown and counts as using it.
 
-    ``reaction`` is what its ``protect`` lets other fleet work do; None while it was not judged, which holds that work.
+    ``reaction`` is what its limits on progress and on the device's share let other fleet work do; None while it was not
+    judged, which holds that work. ``stall`` is the same of its limits on ``cpu_stall``, which bind more work (``_stall_binds``).
     ``measures``: all fleet work is held, so that the program is measured without it.
     """
 
@@ -101,6 +103,9 @@ class RuleView:
     reaction: Level | None = None
     reaction_why: str = ""
     reaction_code: str = "PROTECTION_BASELINE"
+    stall: Level | None = None
+    stall_why: str = ""
+    stall_code: str = "PROTECTION_BASELINE"
     measures: bool = False
     lower: Scope | None = None
     cap: Caps = NO_CAPS
@@ -117,11 +122,17 @@ class RuleView:
     @property
     def level(self) -> Level:
         """What other fleet work may do beside it. A rule that protects and was not judged holds it while the rule holds."""
-        if not self.protects:
-            return "free"
-        if self.reaction is None:
+        return self._judged(self.reaction) if self.protects_progress or self.protects_share else "free"
+
+    @property
+    def stall_level(self) -> Level:
+        """The same, of its limits on ``cpu_stall`` alone."""
+        return self._judged(self.stall) if self.protects_stall else "free"
+
+    def _judged(self, found: Level | None) -> Level:
+        if found is None:
             return "paused" if self.holding else "free"
-        return self.reaction
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,8 +270,11 @@ def is_lowered(unit: Unit, node: NodeView) -> bool:
             return True
         if any(p.on and p.lower is not None and in_scope(unit, p.lower, node.duty_device) for p in rule.phases):
             return True
-        graded = _is_graded(unit, rule, node) and node.mode != "fleet_first" and rule.id != exempt
-        if graded and rule.level != "free":
+        if node.mode == "fleet_first":
+            continue
+        if not unit.device and rule.id != exempt and rule.level != "free":
+            return True
+        if _stall_binds(unit, node) and rule.stall_level != "free":
             return True
     return False
 
@@ -285,25 +299,24 @@ def reasons(unit: Unit, node: NodeView) -> tuple[Reason, ...]:
     return tuple(found)
 
 
-def _is_graded(unit: Unit, rule: RuleView, node: NodeView) -> bool:
-    """Whether the graded reaction to harm binds the unit: work off the device, and with the CPU as duty device (where all work
-    is device work) any, for a rule whose only limit is ``cpu_stall``, by which no device work is held back.
+def _stall_binds(unit: Unit, node: NodeView) -> bool:
+    """Whether a limit on ``cpu_stall`` binds the unit: work off the device, and with the CPU as duty device (where all work is
+    device work) any. No other limit stands for it, not even in a rule that holds device work back by its progress; and the
+    work under test in a run is exempt from its rule's device hold and its reaction to progress, not from this.
     """
-    if not unit.device:
-        return True
-    only_stall = rule.protects_stall and not (rule.protects_progress or rule.protects_share)
-    return only_stall and node.duty_device == "cpu" and node.gpu_jobs != "always"
+    return not unit.device or (node.duty_device == "cpu" and node.gpu_jobs != "always")
 
 
 def _reaction_reasons(unit: Unit, node: NodeView, exempt: str | None) -> list[Reason]:
     """What ``protect`` holds beyond device work: on harm, and for the stretch in which the program is measured alone."""
     found = []
     for rule in node.rules:
+        if _stall_binds(unit, node) and rule.stall_level == "paused":
+            found.append(Reason(rule.stall_code, f"rule {rule.id}: {rule.stall_why or NOT_JUDGED}"))
         if not rule.protects or rule.id == exempt:
             continue
-        if _is_graded(unit, rule, node) and rule.level == "paused":
-            why = rule.reaction_why or "its program runs, and what fleet work costs it is not known yet"
-            found.append(Reason(rule.reaction_code, f"rule {rule.id}: {why}"))
+        if not unit.device and rule.level == "paused":
+            found.append(Reason(rule.reaction_code, f"rule {rule.id}: {rule.reaction_why or NOT_JUDGED}"))
         elif unit.device and rule.measures and node.run is None and node.gpu_jobs != "always":
             found.append(Reason("PROTECTION_BASELINE", f"rule {rule.id}: {rule.reaction_why}"))
     return found

@@ -99,9 +99,16 @@ class HarmWatch:
         """Nothing is judged (``fleet_first``); what was measured until now says nothing later."""
         self._watched.clear()
 
-    def reaction(self, rule: Rule) -> Reaction | None:
-        """The strictest of the rule's; None where it protects and was not judged yet."""
-        found = [self._watched[key].reaction if key in self._watched else None for key, _, _ in protects(rule)]
+    def reaction(self, rule: Rule, *, stall: bool | None = None) -> Reaction | None:
+        """The strictest of the rule's; None where it protects and was not judged yet.
+
+        ``stall``: of its limits on ``cpu_stall`` alone, or (False) of the others alone.
+        """
+        found = [
+            self._watched[key].reaction if key in self._watched else None
+            for key, protect, _ in protects(rule)
+            if stall is None or stall == (protect.metric == "cpu_stall")
+        ]
         judged = [each for each in found if each is not None]
         if not judged or len(judged) < len(found):
             return None

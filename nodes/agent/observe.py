@@ -254,7 +254,7 @@ class Observer:
             if rule.ignore:
                 continue
             state = self._states.get(rule.id)
-            reaction = self.harm.reaction(rule)
+            reaction, stall = self.harm.reaction(rule, stall=False), self.harm.reaction(rule, stall=True)
             cap, reserve = self._limits[rule.id, None]
             phases = self.phases.views(rule, how, self._limits)
             metrics = {rule.protect.metric} if rule.protect is not None else set()
@@ -281,6 +281,9 @@ class Observer:
                     reaction=reaction.level if reaction is not None else None,
                     reaction_why=reaction.why if reaction is not None else "",
                     reaction_code=reaction.code if reaction is not None else "PROTECTION_BASELINE",
+                    stall=stall.level if stall is not None else None,
+                    stall_why=stall.why if stall is not None else "",
+                    stall_code=stall.code if stall is not None else "PROTECTION_BASELINE",
                     measures=reaction is not None and reaction.measures,
                     lower=rule.lower_fleet.scope if rule.lower_fleet else None,
                     cap=cap,

@@ -80,8 +80,8 @@ def test_what_rules_do_now() -> None:
         cap=Caps(slots=1, by="rule game"),
         reserve=Reserve(2.0, 3e9, "rule game"),
         protects_stall=True,
-        reaction="lowered",
-        reaction_why="slow",
+        stall="lowered",
+        stall_why="slow",
         phases=(PhaseView(0, True, "all", readable=False), PhaseView(1, False, "all")),
     )
     node = NodeView(rules=(rule, RuleView("idle", False, False)))

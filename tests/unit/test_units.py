@@ -266,15 +266,38 @@ def test_null_and_self_runs_hold_work_that_uses_no_device_too() -> None:
 def test_a_limit_on_stall_binds_work_where_the_cpu_is_the_duty_device() -> None:
     """There all work is device work, and a rule with this limit alone holds no device work back: it must not mean nothing."""
     unit = replace(CPU, device=True)
-    rule = RuleView("db", active=True, holding=True, uses_device=True, protects_stall=True, reaction="paused")
+    rule = RuleView("db", active=True, holding=True, uses_device=True, protects_stall=True, stall="paused")
     node = NodeView(duty_device="cpu", rules=(rule,))
     assert codes(unit, node) == ["PROTECTION_BASELINE"]
-    assert reasons(unit, replace(node, rules=(replace(rule, reaction=None),))), "not judged yet"
-    (lowered,) = desired([unit], replace(node, rules=(replace(rule, reaction="lowered"),)))
+    assert reasons(unit, replace(node, rules=(replace(rule, stall=None),))), "not judged yet"
+    (lowered,) = desired([unit], replace(node, rules=(replace(rule, stall="lowered"),)))
     assert (lowered.action, lowered.lowered) == ("run", True)
-    assert reasons(unit, replace(node, rules=(replace(rule, reaction="free"),))) == ()
+    assert reasons(unit, replace(node, rules=(replace(rule, stall="free"),))) == ()
     assert reasons(unit, replace(node, mode="fleet_first")) == ()
     assert reasons(unit, replace(node, gpu_jobs="always")) == ()
     assert reasons(LLM, replace(node, duty_device="gpu")) == (), "GPU work on a GPU's node is no other work"
-    graded = replace(rule, protects_progress=True, uses_device=False)
+    graded = replace(rule, protects_stall=False, protects_progress=True, uses_device=False, reaction="paused")
     assert reasons(unit, replace(node, rules=(graded,))) == (), "device work beside progress is the governor's"
+
+
+def test_a_phases_limit_on_stall_binds_beside_progress_and_in_a_runs_on_windows() -> None:
+    """A rule that protects progress, and whose phase adds a limit on ``cpu_stall``: the one does not stand for the other."""
+    rule = replace(
+        TRAINER, reaction="paused", protects_stall=True, stall="paused", stall_code="PROTECTION_HARM", uses_device=False
+    )
+    on_cpu = replace(LLM, gpu=False)
+    node = NodeView(duty_device="cpu", rules=(rule,))
+    assert codes(on_cpu, node) == ["PROTECTION_HARM"], "without a certificate's or a run's exemption in play"
+    assert codes(on_cpu, replace(node, run=grant())) == ["PROTECTION_HARM"], (
+        "exempt from the reaction to progress alone"
+    )
+    assert codes(on_cpu, replace(node, run=grant(), rules=(replace(rule, stall="free"),))) == []
+    (lowered,) = desired([on_cpu], replace(node, run=grant(), rules=(replace(rule, stall="lowered"),)))
+    assert (lowered.action, lowered.lowered) == ("run", True)
+    off = replace(on_cpu, device=False, module="dev.example.sim")
+    run = grant(work=WorkSelector("cpu"))
+    assert codes(off, NodeView(rules=(rule,), run=run)) == ["PROTECTION_HARM"]
+    assert codes(off, NodeView(rules=(replace(rule, stall="free"),), run=run)) == []
+    both = NodeView(rules=(replace(rule, reaction_code="PROTECTION_BASELINE"),))
+    assert codes(off, both) == ["PROTECTION_HARM", "PROTECTION_BASELINE"], "all that holds it is told"
+    assert codes(LLM, replace(both, duty_device="gpu")) == [], "on a GPU's node it says nothing of GPU work"
