@@ -72,4 +72,6 @@ def _view(rows: list[dict[str, Any]]) -> Iterator[RenderableType]:
         yield "no certificate expires soon or is stale"
         return
     columns = ("node", "rule", "work", "certified_duty", "state", "days_left", "why", "renew")
-    yield table([name.replace("_", " ") for name in columns], ([row[name] for name in columns] for row in rows))
+    yield table(
+        [name.replace("_", " ") for name in columns], ([row[name] for name in columns] for row in rows), keep=("renew",)
+    )

@@ -65,5 +65,7 @@ def _view(found: dict[str, Any]) -> Iterator[RenderableType]:
     if lacks:
         yield ""
         yield table(
-            ("check", "what happens instead", "remedy"), ((c["name"], c["fallback"], c["remedy"]) for c in lacks)
+            ("check", "what happens instead", "remedy"),
+            ((c["name"], c["fallback"], c["remedy"]) for c in lacks),
+            keep=("remedy",),
         )

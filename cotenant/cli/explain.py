@@ -53,7 +53,8 @@ def _node(data: dict[str, Any]) -> Iterator[RenderableType]:
         )
     if jobs := data["jobs"]:
         yield ""
-        yield table(("job", "work", "state", "code", "why", "remedy"), (row for job in jobs for row in _job_rows(job)))
+        columns = ("job", "work", "state", "code", "why", "remedy")
+        yield table(columns, (row for job in jobs for row in _job_rows(job)), keep=("remedy",))
     else:
         yield "no job runs or waits"
 

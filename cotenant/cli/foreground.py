@@ -17,8 +17,8 @@ from nodes.identity import own_id
 
 if TYPE_CHECKING:
     from rich.live import Live
-    from rich.table import Table
 
+    from cotenant.cli.rows import Rows
     from cotenant.settings import Settings
 
 __all__ = ["stay_up"]
@@ -140,7 +140,7 @@ def _tolerant(show: Callable[[Shown], None]) -> Callable[[Shown], None]:
     return shown
 
 
-def _table(states: list[PieceState]) -> Table:
+def _table(states: list[PieceState]) -> Rows:
     from cotenant.cli.render import table
 
     return table(("piece", "state", "", "deaths"), (_row(state) for state in states))

@@ -143,13 +143,14 @@ def _list(jobs: list[dict[str, Any]]) -> Iterator[RenderableType]:
         yield "no jobs"
         return
     yield table(
-        ("job", "work", "state", "why", "duty", "share", "queued"),
+        ("job", "work", "state", "code", "why", "duty", "share", "queued"),
         (
             (
                 job["job"],
                 f"{job['module']}/{job['stage']}",
                 job.get("outcome") or job["state"] if job["state"] == "ended" else job["state"],
-                _why(job),
+                None if job["state"] == "ended" else job.get("code"),
+                job.get("reason") or None,
                 job.get("duty"),
                 job.get("share"),
                 when(job.get("queued_at")),

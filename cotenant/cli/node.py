@@ -121,7 +121,7 @@ def _list(rows: list[dict[str, Any]]) -> Iterator[RenderableType]:
         yield "no nodes on this machine yet; start one: cotenant up"
         return
     yield table(
-        ("node", "state", "pid", "up", "section", "why"),
+        ("node", "state", "pid", "up", "section", "why", "next"),
         (
             (
                 row["node"],
@@ -129,10 +129,12 @@ def _list(rows: list[dict[str, Any]]) -> Iterator[RenderableType]:
                 row.get("pid"),
                 _age(row.get("uptime_s")),
                 row.get("section_version"),
-                row.get("why"),
+                row.get("why") or "",
+                row.get("remedy") or "",
             )
             for row in rows
         ),
+        keep=("next",),
     )
 
 

@@ -98,6 +98,7 @@ def _certificates(rows: list[dict[str, Any]]) -> Iterator[RenderableType]:
     yield table(
         ("rule", "work", "duty", "state", "kind", "R", "issued", "expires", "run", "why", "renew"),
         (_certificate_row(row) for row in rows),
+        keep=("renew",),
     )
 
 

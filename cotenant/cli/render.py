@@ -9,11 +9,11 @@ from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-    from rich.table import Table
 
     from cotenant.cli.result import OperationError, OperationResult
+    from cotenant.cli.rows import Rows
 
-__all__ = ["console", "emit", "error_text", "fields", "table", "when"]
+__all__ = ["console", "emit", "error_text", "fields", "show", "table", "when"]
 
 # Piped output is for scripts and files: it is not folded to a guessed terminal width.
 PIPED_WIDTH = 10_000
@@ -29,30 +29,22 @@ def console(stream: IO[str] | None = None) -> Console:
     return Console(file=stream, highlight=False, no_color=True, width=PIPED_WIDTH, soft_wrap=True)
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None) -> Table:
-    """A table that reads the same on a terminal and in a file. A cell that is None shows as "–" (unknown, never 0)."""
-    from rich.table import Table
-    from rich.text import Text
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, keep: Iterable[str] = ()) -> Rows:
+    """A table that reads the same on a terminal and in a file. A cell that is None shows as "–" (unknown, never 0).
 
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), title=title, title_justify="left", header_style="bold")
-    for name in columns:
-        made.add_column(name, overflow="fold")
-    for row in rows:
-        made.add_row(*(Text(_cell(cell)) for cell in row))
-    return made
+    ``keep``: columns of commands, which no line break may go through.
+    """
+    from cotenant.cli.rows import Rows
+
+    return Rows(columns, ([_cell(cell) for cell in row] for row in rows), keep)
 
 
-def fields(pairs: Iterable[tuple[str, object]]) -> Table:
-    """Names and values under each other."""
-    from rich.table import Table
-    from rich.text import Text
-
-    made = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    made.add_column(style="bold", no_wrap=True)
-    made.add_column(overflow="fold")
-    for name, value in pairs:
-        made.add_row(Text(name), Text(_cell(value)))
-    return made
+def fields(pairs: Iterable[tuple[str, object]]) -> str:
+    """Names and values under each other; a long value is one line, so that it is copied whole."""
+    shown = [(name, _cell(value)) for name, value in pairs]
+    room = max((len(name) for name, _ in shown), default=0) + 2
+    lines = (f"{name:<{room}}{value.replace(chr(10), chr(10) + ' ' * room)}".rstrip() for name, value in shown)
+    return "\n".join(lines)
 
 
 def _cell(value: object) -> str:
@@ -81,7 +73,7 @@ def emit(result: OperationResult, command: str, *, as_json: bool) -> None:
     if result.data is not None and result.view is not None:
         out = console()
         for part in result.view(result.data):
-            _print(out, part)
+            show(out, part)
     sys.stdout.flush()
     for message in result.messages:
         print(message, file=sys.stderr)
@@ -89,10 +81,11 @@ def emit(result: OperationResult, command: str, *, as_json: bool) -> None:
         print(error_text(error), file=sys.stderr)
 
 
-def _print(out: Console, part: RenderableType) -> None:
-    # Strings are text of programs and owners: never read as markup.
+def show(out: Console, part: RenderableType) -> None:
+    """Print one part of an answer. Strings are text of programs and owners: never read as markup, and never broken by us,
+    since a command that is broken into two lines cannot be copied."""
     if out.is_terminal:
-        out.print(part, markup=False) if isinstance(part, str) else out.print(part)
+        out.print(part, markup=False, soft_wrap=True) if isinstance(part, str) else out.print(part, crop=False)
         return
     with out.capture() as caught:
         out.print(part, markup=False) if isinstance(part, str) else out.print(part)

@@ -246,10 +246,9 @@ def _show_before_asking(seen: OperationResult) -> None:
 def _say(part: RenderableType) -> None:
     import sys
 
-    from cotenant.cli.render import console
+    from cotenant.cli.render import console, show
 
-    out = console(sys.stderr)
-    out.print(part, markup=False) if isinstance(part, str) else out.print(part)
+    show(console(sys.stderr), part)
 
 
 def _preview(data: dict[str, Any]) -> Iterator[RenderableType]:
