@@ -139,7 +139,7 @@ def log_ratios(blocks: Sequence[Block]) -> tuple[list[float], list[float], int, 
     o: list[float] = []
     void = 0
     collapse = False
-    for i, block in enumerate(blocks):
+    for i, block in enumerate(blocks, 1):
         try:
             order, on, off = block
         except (TypeError, ValueError):

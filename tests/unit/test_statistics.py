@@ -307,16 +307,16 @@ GOOD = ("on_first", 1.0, 1.0)
 @pytest.mark.parametrize(
     ("blocks", "said"),
     [
-        ([("on_first", math.nan, 1.0)], "block 0: on_rate nan"),
-        ([GOOD, ("on_first", 1.0, math.inf)], "block 1: off_rate inf"),
+        ([("on_first", math.nan, 1.0)], "block 1: on_rate nan"),
+        ([GOOD, ("on_first", 1.0, math.inf)], "block 2: off_rate inf"),
         ([("off_first", -1.0, 1.0)], "on_rate -1.0"),
         ([("off_first", True, 1.0)], "on_rate True"),
         ([("off_first", "1", 1.0)], "on_rate '1'"),
         ([("off_first", None, 1.0)], "on_rate None"),
         ([("off_first", 10**400, 1.0)], "on_rate"),
         ([("onfirst", 1.0, 1.0)], "order 'onfirst'"),
-        ([("on_first", 1.0)], "block 0"),
-        ([5], "block 0"),
+        ([("on_first", 1.0)], "block 1"),
+        ([5], "block 1"),
     ],
 )
 def test_bad_blocks_are_named(blocks: list, said: str) -> None:
@@ -385,7 +385,7 @@ def test_the_module_refuses_bad_input_with_a_reason(text: str) -> None:
 def test_the_module_exits_2_with_the_reason_on_stderr() -> None:
     done = child('{"blocks": [["on_first", 1, -2]]}')
     assert done.returncode == 2
-    assert "block 0: off_rate -2" in done.stderr
+    assert "block 1: off_rate -2" in done.stderr
     assert done.stdout == ""
 
 
