@@ -10,6 +10,7 @@ import hashlib
 import os
 import signal
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -25,7 +26,11 @@ from pydantic import Field
 from cotenant.settings import Settings
 from nodes.client import AgentUnreachable
 from nodes.identity import own_id
+from nodes.zone import local_zone
+from policies.harness.hours import HOURS_PATTERN, Hours, parse_hours
+from policies.harness.schedule import longest_s
 from policies.harness.spec import RunSpec
+from policies.harness.sweep import level_hours
 from policies.harness.verdict import PASS
 from policies.refusal import Refused
 from tasks.agent_link import AgentLost, Link, connect
@@ -67,6 +72,7 @@ def ab_run(
     margin: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.02,
     off: Literal["paused", "evicted"] = "paused",
     max_hours: Annotated[float, Field(gt=0.0)] = 8.0,
+    window: Annotated[str, Field(pattern=HOURS_PATTERN)] = "",
     first_look: Annotated[int, Field(ge=8, multiple_of=4)] = 8,
     feed: str | None = None,
     kind: Literal["ab", "null", "self"] = "ab",
@@ -88,6 +94,7 @@ def ab_run(
         margin: The slowdown that counts, as a fraction (0.02 is 2 %).
         off: How OFF holds the work: paused, or evicted to free its memory too.
         max_hours: Hours of windows and washouts at most; what switching between them takes comes on top.
+        window: Your hours in the node's local time, like 22:00-06:30. The run starts and ends in them; empty for any hours.
         first_look: The first number of counted blocks at which it is judged; higher sees rarer harm.
         feed: MODULE/STAGE that keeps the ON windows loaded; its results are thrown away.
         kind: ab for a measurement, null for an A/A check (no work at all), self for what this product itself costs.
@@ -106,8 +113,11 @@ def ab_run(
     settings = Settings.from_env()
     link = Link(connect(node), run_id(flow_run_id), spec, own_id(), flow_run_id=flow_run_id)
     try:
+        hours = parse_hours(window) if window.strip() else None
         spec.checked()
         known = link.known()
+        if hours is not None:
+            link.spec = fitted(spec, hours) if known is None else RunSpec.model_validate(known["spec"])
         if known is None:
             answer = reviewed_by_whom(plan_markdown(plan_run(link)), reviewed, reviewed_by)
             if isinstance(answer, State):
@@ -116,7 +126,8 @@ def ab_run(
         else:
             link.reviewed_by = known["reviewed_by"]
         keeper = Keeper(settings.store, log)
-        record, no_certificate = drive(link, Steps(take_reference, take_block, showing(link, keeper)))
+        steps = Steps(take_reference, take_block, showing(link, keeper), until_the_end_of(hours, link.spec))
+        record, no_certificate = drive(link, steps)
         if not keeper.keep_at_the_end(record):
             log.warning("the store is away; the node's worker copies run %s when it is back", link.run)
     except Refused as refusal:
@@ -130,6 +141,40 @@ def ab_run(
         log.exception("the report of run %s could not be made", link.run)
         message += f" (its report could not be made: {error}; try cotenant protection ab show {link.run})"
     return Completed(message=message)
+
+
+def fitted(spec: RunSpec, hours: Hours) -> RunSpec:
+    """The spec of a run that begins now: no longer than what is left of the owner's hours.
+
+    Raises:
+        Refused: its first look does not fit in.
+    """
+    now, zone = datetime.now(UTC), local_zone()
+    fit = spec.model_copy(update={"max_hours": max(level_hours(spec.max_hours, hours, now, zone), 1e-6)})
+    if fit.n_max >= fit.first_look:
+        return fit
+    need_h, left_h = fit.first_look * fit.block_s / 3600.0, hours.left_s(now, zone) / 3600.0
+    raise Refused(
+        "RUN_OUT_OF_HOURS",
+        f"a run in the hours {hours}",
+        f"{left_h:.1f} h of them are left, and its {fit.first_look} blocks take {need_h:.1f} h",
+        "start it earlier in them, or give longer hours or shorter windows",
+    )
+
+
+def until_the_end_of(hours: Hours | None, spec: RunSpec) -> Callable[[float], float | None]:
+    """From the seconds measured so far, after how many no block may end: the run's own limit, or where the owner's hours
+    that it is now in end, and what switching adds to a run in them.
+    """
+    span = None if hours is None else hours.span(datetime.now(UTC), local_zone())
+    if span is None:
+        return lambda measured_s: None
+    until = span.end + timedelta(seconds=longest_s(spec) - 3600.0 * spec.max_hours)
+
+    def limit_s(measured_s: float) -> float:
+        return min(longest_s(spec), measured_s + (until - datetime.now(UTC)).total_seconds())
+
+    return limit_s
 
 
 def drive(link: Link, steps: Steps) -> tuple[dict[str, Any], Refused | None]:

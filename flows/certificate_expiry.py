@@ -12,7 +12,7 @@ from pydantic import Field
 from nodes.client import AgentUnreachable
 from nodes.zone import local_zone
 from policies.certificate.expiry import due, renewals
-from policies.harness.hours import parse_hours
+from policies.harness.hours import HOURS_PATTERN, parse_hours
 from policies.refusal import Refused
 from tasks.agent_link import connect
 from tasks.certificates import send_events, start_renewal, table
@@ -25,7 +25,7 @@ __all__ = ["certificate_expiry"]
 def certificate_expiry(
     node: str,
     renew: bool = False,
-    window: Annotated[str, Field(pattern=r"^$|^\d{1,2}:\d{2}\s*[-–]\s*\d{1,2}:\d{2}$")] = "22:00-06:30",
+    window: Annotated[str, Field(pattern=HOURS_PATTERN)] = "22:00-06:30",
     days: Annotated[float, Field(gt=0.0, le=14.0)] = 3.0,
 ) -> State[Any]:
     """List the certificates that expire soon or do not hold any more, send an event for each, and renew them where wanted.
@@ -59,7 +59,7 @@ def certificate_expiry(
         if renewal.spec is None or renewal.start_at is None:
             log.warning("%s is not renewed now: %s", renewal.of, renewal.why)
             continue
-        flow_run = start_renewal(renewal, now)
+        flow_run = start_renewal(renewal, now, window.strip())
         started += flow_run is not None
         log.info("%s: %s", renewal.of, f"renewed by flow run {flow_run} at {renewal.start_at:%Y-%m-%d %H:%M} UTC"
                  if flow_run else "a run for the same rule and work is queued already")  # fmt: skip

@@ -7,7 +7,7 @@ goes on with the next level.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,12 +18,11 @@ from prefect.states import Completed, Failed, State
 from pydantic import Field
 
 from cotenant.settings import Settings
-from flows.ab_run import drive, publish_report, showing, step, take_block, take_reference
+from flows.ab_run import drive, publish_report, showing, step, take_block, take_reference, until_the_end_of
 from nodes.client import AgentUnreachable
 from nodes.identity import own_id
 from nodes.zone import local_zone
-from policies.harness.hours import Hours, parse_hours
-from policies.harness.schedule import longest_s
+from policies.harness.hours import HOURS_PATTERN, Hours, parse_hours
 from policies.harness.spec import RunSpec
 from policies.harness.sweep import LEVELS, Asked, Finished, Level, check_levels, level_hours, level_run, level_spec
 from policies.refusal import Refused
@@ -49,7 +48,7 @@ def duty_sweep(
     rule: str,
     work: str = "gpu",
     levels: Annotated[list[float], Field(min_length=1)] = _LEVELS,
-    window: Annotated[str, Field(pattern=r"^$|^\d{1,2}:\d{2}\s*[-–]\s*\d{1,2}:\d{2}$")] = "",
+    window: Annotated[str, Field(pattern=HOURS_PATTERN)] = "",
     max_hours: Annotated[float, Field(gt=0.0)] = 8.0,
     window_s: Annotated[float, Field(ge=5.0)] = 300.0,
     washout_s: Annotated[float, Field(ge=0.0)] = 60.0,
@@ -206,11 +205,6 @@ class _Sweep:
             return f"it is {clock:%H:%M} on the node, outside its hours {self.hours}"
         return f"{left / 3600.0:.1f} h are left of the hours {self.hours}"
 
-    def deadline(self, spec: RunSpec, now: datetime) -> datetime | None:
-        """When the level's last block must have ended: with the owner's hours, and what switching adds to a run in them."""
-        span = None if self.hours is None else self.hours.span(now, self.zone)
-        return None if span is None else span.end + timedelta(seconds=longest_s(spec) - 3600.0 * spec.max_hours)
-
     def tell(self, why: str) -> SweepReport | None:
         """Publish the report of what there is; None where there is nothing, or it could not be made."""
         if self.name is None or self.agent is None:
@@ -236,13 +230,7 @@ def sweep_level(run: str, level: float) -> State[Any]:
 
 def drive_level(sweep: _Sweep, link: Link) -> State[Any]:
     keeper = Keeper(sweep.settings.store, sweep.log)
-    until = sweep.deadline(link.spec, datetime.now(UTC))
-
-    def limit_s(elapsed_s: float) -> float:
-        most = longest_s(link.spec)
-        return most if until is None else min(most, elapsed_s + (until - datetime.now(UTC)).total_seconds())
-
-    steps = Steps(take_reference, take_block, showing(link, keeper), limit_s)
+    steps = Steps(take_reference, take_block, showing(link, keeper), until_the_end_of(sweep.hours, link.spec))
     record, no_certificate = drive(link, steps)
     if not keeper.keep_at_the_end(record):
         sweep.log.warning("the store is away; the node's worker copies run %s when it is back", link.run)

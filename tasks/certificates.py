@@ -65,10 +65,10 @@ def send_events(dues: Sequence[Due], now: datetime) -> list[str]:
     return [event.event for event in events]
 
 
-def start_renewal(renewal: Renewal, now: datetime) -> str | None:
+def start_renewal(renewal: Renewal, now: datetime, window: str = "") -> str | None:
     """Queue the run that renews; its flow run's id, or None where one for the same thing has not ended yet.
 
-    Asked twice on one day it makes one.
+    Asked twice on one day it makes one. ``window``: the owner's hours, which it keeps to however long the node makes it wait.
     """
     spec = renewal.spec or {}
     with get_client(sync_client=True) as client:
@@ -78,7 +78,11 @@ def start_renewal(renewal: Renewal, now: datetime) -> str | None:
         run = client.create_flow_run_from_deployment(
             found.id,
             parameters={key: value for key, value in spec.items() if key != "seed"}
-            | {"reviewed": True, "reviewed_by": f"certificate-expiry, renew = true ({renewal.of}: {renewal.why})"},
+            | {
+                "window": window,
+                "reviewed": True,
+                "reviewed_by": f"certificate-expiry, renew = true ({renewal.of}: {renewal.why})",
+            },
             state=Scheduled(scheduled_time=renewal.start_at),
             idempotency_key=f"renew-{renewal.of}-{now:%Y-%m-%d}",
             work_queue_name=str(spec["node"]),

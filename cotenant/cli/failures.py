@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from cotenant.cli.result import Exit, OperationError, OperationResult
 
 __all__ = ["ReviewDeclined", "Unreachable", "as_result"]
@@ -29,6 +31,31 @@ def _file_remedy(error: OSError) -> str:
     return "allow it for this account, or name another" if isinstance(error, PermissionError) else "name another file"
 
 
+def _away(error: BaseException) -> OperationError | None:
+    """A server or store that went away in the middle of the command. Looked for only where its library was in use."""
+    httpx, prefect, sqlalchemy = (sys.modules.get(name) for name in ("httpx", "prefect.exceptions", "sqlalchemy.exc"))
+    why = None
+    if httpx is not None and isinstance(error, httpx.TransportError):
+        why = f"it stopped answering: {error or type(error).__name__}"
+    elif prefect is not None and isinstance(error, prefect.PrefectHTTPStatusError):
+        status = error.response.status_code
+        if status == 401:
+            return OperationError(
+                "FLEET_DENIED",
+                "the Prefect server",
+                "it did not take the user and password",
+                "set COTENANT_PREFECT_AUTH_STRING, or join again with --auth-string",
+            )
+        if status >= 500:
+            why = f"it answers with status {status}: it is starting, or its database is away"
+    if why is not None:
+        return OperationError("SERVER_UNREACHABLE", "the Prefect server", why, "see cotenant status, then try again")
+    if sqlalchemy is not None and isinstance(error, (sqlalchemy.OperationalError, sqlalchemy.InterfaceError)):
+        said = str(error.orig or error).splitlines()[0]
+        return OperationError("STORE_UNREACHABLE", "the store", said, "start its database, then try again")
+    return None
+
+
 def as_result(error: BaseException) -> OperationResult:
     """The result that stands for this exception."""
     from policies.refusal import Refused
@@ -46,6 +73,8 @@ def as_result(error: BaseException) -> OperationResult:
         return OperationResult.failed(
             Exit.OTHER_ANSWER, OperationError("INTERRUPTED", "this command", "it was interrupted")
         )
+    if (away := _away(error)) is not None:
+        return OperationResult.failed(Exit.UNREACHABLE, away)
     if isinstance(error, OSError) and error.filename is not None:
         return OperationResult.failed(
             Exit.REFUSED_INPUT,

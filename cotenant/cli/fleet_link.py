@@ -40,7 +40,7 @@ def server_answers(url: str) -> str | None:
             return None if answer.status == 200 else f"it answers with status {answer.status}"
     except urllib.error.HTTPError as error:
         if error.code == 401:
-            return "it asks for a user and password: set COTENANT_PREFECT_AUTH_STRING, or join the fleet with --auth"
+            return "it asks for a user and password: set COTENANT_PREFECT_AUTH_STRING, or join the fleet with --auth-string"
         return f"it answers with status {error.code}; is it a Prefect server?"
     except OSError as error:
         return str(getattr(error, "reason", None) or error)

@@ -12,8 +12,10 @@ from datetime import UTC, date, datetime, time, timedelta, tzinfo
 
 from policies.refusal import Refused
 
-__all__ = ["Hours", "Span", "parse_hours"]
+__all__ = ["HOURS_PATTERN", "Hours", "Span", "parse_hours"]
 
+# For forms: empty, or two times; whether these are times ``parse_hours`` says.
+HOURS_PATTERN = r"^$|^\d{1,2}:\d{2}\s*[-–]\s*\d{1,2}:\d{2}$"
 _HOURS = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)\s*[-–]\s*([01]?\d|2[0-3]):([0-5]\d)")
 # A clock change is found to this, in seconds; they happen at whole minutes.
 _FOUND_TO_S = 0.5
