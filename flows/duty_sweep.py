@@ -7,6 +7,7 @@ goes on with the next level.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -26,7 +27,7 @@ from policies.harness.hours import HOURS_PATTERN, Hours, parse_hours
 from policies.harness.spec import RunSpec
 from policies.harness.sweep import LEVELS, Asked, Finished, Level, check_levels, level_hours, level_run, level_spec
 from policies.refusal import Refused
-from policies.report.sweep import SweepReport
+from policies.report.sweep import UNFINISHED, SweepReport
 from tasks.agent_link import AgentLost, Link, connect
 from tasks.keep import Keeper
 from tasks.measure import Steps
@@ -210,7 +211,9 @@ class _Sweep:
         if self.name is None or self.agent is None:
             return None
         try:
-            report = report_of(self.agent, self.name, [f"It ended here: {why}."] if why else [])
+            report = report_of(self.agent, self.name)
+            if why and report.state == UNFINISHED:  # else its own sentence says why it ended
+                report = replace(report, notes=(f"It ended here: {why}.",))
             publish_sweep(report, Path(self.settings.reports))
         except Exception as error:
             self.log.warning("the report of sweep %s could not be made: %s", self.name, error)
@@ -248,4 +251,6 @@ def plan_sweep(sweep: _Sweep) -> dict[str, Any]:
 
 
 def _message(report: SweepReport | None, why: str) -> str:
-    return why if report is None else f"{report.sentence} {why[:1].upper()}{why[1:]}"
+    if report is None:
+        return why
+    return report.sentence if report.state != UNFINISHED else f"{report.sentence} {why[:1].upper()}{why[1:]}"

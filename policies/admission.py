@@ -32,7 +32,8 @@ _GB = 1_000_000_000
 class Taken:
     """A unit that has its place already. ``footprint_bytes`` None: what it holds could not be read.
 
-    One that is held keeps its slot and its memory; cores and the places under a ceiling go to those that run.
+    One that is held keeps its slot and its memory; cores and the places under a ceiling go to those that run. Only the work
+    that feeds a harness run takes the slot as well: what the run holds goes nowhere before that work has ended.
     """
 
     unit: Unit
@@ -98,7 +99,8 @@ def _no_room(unit: Unit, node: NodeView, room: Room, mem_bytes: float) -> list[R
     units = [taken.unit for taken in room.taken if not taken.held]
     capped = over_the_caps([*units, unit], caps_in_force(node)).get(unit.attempt)
     found = [capped] if capped is not None else []
-    if len(room.taken) >= room.slots:
+    feeds_the_run = node.run is not None and unit.feed_of == node.run.run
+    if len(units if feeds_the_run else room.taken) >= room.slots:
         found.append(Reason("JOB_NO_SLOT", f"all {room.slots} slots of the node are taken"))
     found += _no_cores(unit, units, node, room)
     found += _no_memory(node, room, mem_bytes)

@@ -105,7 +105,7 @@ class Agent:
                 ) from error
             known = local_nodes(self.home)
             if known and self.node not in known:
-                raise _no_such_node(self.node, known) from error
+                raise _no_such_node(self._settings, self.node, known) from error
             raise Unreachable(
                 "AGENT_UNREACHABLE",
                 f"node {self.node}",
@@ -132,13 +132,41 @@ class Agent:
         return "up" if self.node == self._settings.node else f"up --node {self.node}"
 
 
-def _no_such_node(node: str, known: list[str]) -> Refused:
+def _no_such_node(settings: Settings, node: str, known: list[str]) -> Refused:
     import difflib
 
     from policies.refusal import Refused
 
+    elsewhere = _nodes_elsewhere(settings)
+    if node in elsewhere:
+        return Refused(
+            "NODE_ELSEWHERE",
+            f"node {node!r}",
+            "it is on another machine of the fleet, and this command asks the node's own agent",
+            f"type it on that machine, or start the deployment in the Prefect UI: {_ui(settings)}",
+        )
+    known = sorted({*known, *elsewhere})
     near = difflib.get_close_matches(node, known, 1)
     hint = f". Did you mean {near[0]!r}?" if near else ""
     return Refused(
-        "NODE_UNKNOWN", f"node {node!r}", f"no such node; known: {', '.join(known)}{hint}", "cotenant node list"
+        "NODE_UNKNOWN", f"node {node!r}", f"no such node; known: {', '.join(known)}{hint}", "cotenant node list --fleet"
     )
+
+
+def _nodes_elsewhere(settings: Settings) -> list[str]:
+    """Other machines' nodes, as the fleet's server knows them; none where it cannot be asked."""
+    from cotenant.cli.fleet_link import server_answers
+
+    url = settings.api_url
+    if url is None or server_answers(url) is not None:
+        return []
+    from cotenant import fleet
+
+    try:
+        return [name for name in fleet.queues(url) if name not in local_nodes(settings.home)]
+    except Exception:  # what is to be said does not depend on it
+        return []
+
+
+def _ui(settings: Settings) -> str:
+    return (settings.api_url or "").removesuffix("/api")

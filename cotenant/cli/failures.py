@@ -36,7 +36,7 @@ def _away(error: BaseException) -> OperationError | None:
     httpx, prefect, sqlalchemy = (sys.modules.get(name) for name in ("httpx", "prefect.exceptions", "sqlalchemy.exc"))
     why = None
     if httpx is not None and isinstance(error, httpx.TransportError):
-        why = f"it stopped answering: {error or type(error).__name__}"
+        why = f"it stopped answering: {str(error) or type(error).__name__}"
     elif prefect is not None and isinstance(error, prefect.PrefectHTTPStatusError):
         status = error.response.status_code
         if status == 401:

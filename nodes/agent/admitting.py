@@ -82,6 +82,7 @@ class Admitting:
                 self._agent.units.of_attempt(a),
                 a.mem_gb * 1e9,
                 self._agent.observer.memory.footprints.get(a.attempt_id),
+                held=a.state == "held",
             )
             for a in self._agent.jobs.attempts()
         )

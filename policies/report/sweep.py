@@ -12,9 +12,10 @@ from typing import Any
 
 from policies.harness.sweep import PastLevel, certified_level
 
-__all__ = ["LevelRow", "SweepReport", "sweep_markdown", "sweep_of", "sweep_report", "sweep_text"]
+__all__ = ["UNFINISHED", "LevelRow", "SweepReport", "sweep_markdown", "sweep_of", "sweep_report", "sweep_text"]
 
 Record = Mapping[str, Any]
+UNFINISHED = "unfinished"
 # What stays true of any sweep; stands under each report.
 LIMITS = (
     "The highest level that passed is certified, and no level beyond it was tried. The chance that a harmful level is "
@@ -118,7 +119,7 @@ def sweep_markdown(report: SweepReport) -> str:
     lines = [f"# Duty sweep of {_plain(report.work)} beside {_plain(report.rule)} on {_plain(report.node)}", ""]
     lines += [f"**{_plain(report.sentence)}**", ""]
     lines += [f"> {_plain(note)}\n" for note in (*_repeat(report), *report.notes)]
-    lines += ["| duty | result | R | 90 % interval, valid at every look | blocks | certified | run |"]
+    lines += ["| duty | result | R | 90 % interval | blocks | certified | run |"]
     lines += ["|---|---|---|---|---|---|---|"]
     for row in report.rows:
         cells = (
@@ -132,7 +133,8 @@ def sweep_markdown(report: SweepReport) -> str:
         )
         lines.append("| " + " | ".join(_plain(cell) for cell in cells) + " |")
     lines += [""] + [f"- duty {row.level:g}: {_plain(row.why)}" for row in report.rows if row.why]
-    lines += ["", LIMITS, "", f"Sweep `{report.sweep}`; the margin is {100 * report.margin:g} %."]
+    lines += ["", f"The intervals are valid at every look; the margin is {100 * report.margin:g} %. {LIMITS}"]
+    lines += ["", f"Sweep `{report.sweep}`. Each level has a report of its own: `cotenant protection ab show RUN`."]
     return "\n".join(lines) + "\n"
 
 
@@ -174,7 +176,7 @@ def _state(levels: Sequence[PastLevel], wanted: int) -> str:
         return "stopped"
     if len(levels) == wanted and all(each.passed for each in levels):
         return "complete"
-    return "unfinished"
+    return UNFINISHED
 
 
 def _sentence(state: str, certified: float | None, rows: Sequence[LevelRow], rule: str) -> str:

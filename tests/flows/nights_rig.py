@@ -74,13 +74,13 @@ class Chances:
     """How likely each thing is, by call of a verb or by block. ``count`` of what came true."""
 
     rng: random.Random
-    flow_dies: float = 0.004
-    agent_dies: float = 0.004
-    reboot: float = 0.0007
-    flow_dies_in_block: float = 0.015
-    agent_dies_in_block: float = 0.015
-    cancelled_in_block: float = 0.002
-    left_out: float = 0.02
+    flow_dies: float = 0.01
+    agent_dies: float = 0.01
+    reboot: float = 0.002
+    flow_dies_in_block: float = 0.03
+    agent_dies_in_block: float = 0.03
+    cancelled_in_block: float = 0.005
+    left_out: float = 0.03
     count: dict[str, int] = field(default_factory=dict)
 
     def strikes(self, *names: str) -> str | None:
@@ -122,7 +122,8 @@ class Node:
         self.flow: ProcessId | None = None
         self.program_version, self.section_version = 1, 1
         self.measured: list[tuple[str, int]] = []  # every block that was measured to its end
-        self.cancelled = False
+        self.cancelled = False  # as the server says of the flow run
+        self.signalled = False  # and its process has not heard of it yet
         self._loop = asyncio.new_event_loop()
         self._down_until_s = 0.0
         self._start_agent()
@@ -234,6 +235,19 @@ class _Section:
         return RULE if name == RULE.id else None
 
 
+class _UnderTest:
+    """The work under test: there is none but in the rows of blocks."""
+
+    def held(self, active: Any) -> bool:
+        return True
+
+    def stop(self, active: Any, why: str) -> None:
+        return
+
+    def end_feed(self, run: str) -> None:
+        return
+
+
 class _Agent:
     """What the agent's verbs ask of the agent, for one life of its process."""
 
@@ -245,6 +259,8 @@ class _Agent:
         self.journal = owner.journal
         self.runs = Runs(owner.journal)
         self.certificates = KeptCertificates(owner.journal, owner.home / "key")
+        self.under_test = _UnderTest()
+        self.units = type("Units", (), {"meter_words": staticmethod(lambda work: "scripted")})
         self.modules = type("Modules", (), {"list": staticmethod(lambda: [_Module()])})
         self.sections = type("Sections", (), {"show": lambda _, *where: {"version": self.section_version}})()
         plans = _Plans(self)
@@ -287,16 +303,10 @@ class _Agent:
     def nothing(self, *_: Any, **__: Any) -> None:
         return None
 
-    evaluate = tick = pulse = end_feed = sources_keep_since = stop_tested_work = nothing
-
-    def meter_words(self, work: Any) -> str:
-        return "scripted"
+    evaluate = tick = pulse = sources_keep_since = nothing
 
     def progress(self, rule: str) -> Any:
         return type("View", (), {"readable": True, "track": _Track()})
-
-    def work_held(self, active: Any) -> bool:
-        return True
 
     async def next_pulse(self, within_s: float) -> None:
         self.owner.clock.advance(max(within_s, 0.01))
@@ -378,7 +388,7 @@ class ScriptedBlock:
             if strike == "agent_dies_in_block":
                 raise _AgentDied
             if strike == "cancelled_in_block":
-                node.cancelled = True
+                node.cancelled = node.signalled = True
                 return self._row("cut", "cut")
             node.kill_flow()
             node.agent.runs.release_if_gone()

@@ -6,6 +6,7 @@ lost, no block or answer counted twice, and nothing may hold the node once nobod
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import json
@@ -91,7 +92,8 @@ class Nights:
         if self.calls % 40 == 0:
             self.copy()
         answer = self.node.call(method, _timeout_s, **params)
-        if self.node.cancelled:
+        if self.node.signalled:
+            self.node.signalled = False
             raise TerminationSignal(signal=15)
         return answer
 
@@ -163,6 +165,7 @@ class Nights:
             waiting = [each for each in waiting if self.flow(*each) == "AwaitingNode"]
             # the daily look comes in the morning; what it queues runs in the next hours
             self.clock.until(datetime.combine(day + timedelta(days=1), time(9, 10), ZONE).astimezone(UTC))
+            self.node.tick()
             self.copy()
             waiting += self.morning(number, waiting)
         self.store_away.clear()
@@ -224,6 +227,7 @@ def _patch(monkeypatch: pytest.MonkeyPatch, nights: Nights) -> None:
             monkeypatch.setattr(flow, name, getattr(flow, name).fn)
     for name in ("begin_run", "end_run", "plan_run"):
         monkeypatch.setattr(ab_run, name, getattr(ab_run, name).fn)
+    monkeypatch.setattr(ab_run, "temporary_settings", lambda settings: contextlib.nullcontext())
     monkeypatch.setattr(ab_run, "show_progress", lambda run, record, shown: shown)
     monkeypatch.setattr(ab_run, "is_cancelled", lambda flow_run_id: nights.node.cancelled)
     monkeypatch.setattr(duty_sweep, "plan_sweep", duty_sweep.plan_sweep.fn)

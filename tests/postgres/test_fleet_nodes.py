@@ -66,7 +66,11 @@ def test_a_node_joins_with_the_password_and_what_is_mistyped_is_refused(
         refused = who.is_refused(*words)
         assert refused["code"] == "NODE_UNKNOWN", (words, refused)
         assert typed in refused["what"]
-        assert "cotenant node list" in refused["remedy"]
+        assert "cotenant node" in refused["remedy"]
+        assert f"Did you mean {'mac-01' if typed == 'mac-1' else 'hub'!r}?" in refused["why"], refused
+    elsewhere = hub.is_refused("protection", "duty", "mac-01")
+    assert elsewhere["code"] == "NODE_ELSEWHERE"
+    assert hub.server in elsewhere["remedy"]
     rows = {row["node"]: row for row in member.asks("node", "list", "--fleet")}
     assert set(rows) == {"hub", "mac-01"}
     assert rows["hub"]["worker"] == "online"

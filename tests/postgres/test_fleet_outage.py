@@ -91,6 +91,9 @@ class Fleet:
         return self.batches[-1]
 
     def begin_uncertified(self) -> None:
+        # busy enough to be seen to use the device (5 % of it), else nothing is held beside it
+        stepper = self.pc.rig.stepper
+        stepper.write_text(stepper.read_text().replace("range(20000)", "range(400000)"))
         self.program = self.pc.rig.start_program()
         self.protect(self.pc, 'gpu_jobs = "certified"')
         payload = {"prompts": 1_000_000, "max_tokens": 32, "seed": 7}
@@ -101,7 +104,6 @@ class Fleet:
     @staticmethod
     def protect(member: Member, extra: str = "") -> None:
         rig = member.rig
-        # Steps that cost enough for the program to be seen to use the device.
         rig.client.call("section_set", text=rig.section(extra_node=extra), by="test")
 
         def seen() -> bool:

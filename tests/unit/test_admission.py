@@ -13,7 +13,8 @@ from policies.caps import Caps, Reserve, caps_of, reserve_of, strictest_caps, su
 from policies.codes import CODES
 from policies.memory_guard import Pool
 from policies.section import models
-from policies.units import NodeView, PhaseView, RuleView, Unit, desired
+from policies.units import NodeView, PhaseView, RuleView, RunView, Unit, desired
+from policies.work import WorkSelector
 
 GB = 10**9
 JOB = Unit("", 1, "dev.example.sim", "run", device=False)
@@ -60,6 +61,19 @@ def test_case_075_work_that_is_held_keeps_its_slot_and_its_memory_but_no_core() 
     assert codes(room=replace(ROOM, taken=held, cores=1.0)) == []
     assert codes(room=replace(ROOM, taken=held, slots=2)) == ["JOB_NO_SLOT"]
     assert codes(room=replace(ROOM, taken=held), mem_gb=1.2) == ["MEMORY_SHORT"]
+
+
+def test_what_feeds_a_run_takes_the_slot_of_work_that_the_run_holds() -> None:
+    run = RunView("run-1", "trainer", WorkSelector("dev.x/batch"), "grant", "paused", 0.2, "dev.x/batch")
+    feed = replace(JOB, feed_of="run-1")
+    held, runs = (Taken(replace(RUNNING, attempt="a"), mem_bytes=2.5 * GB, held=held) for held in (True, False))
+    one = replace(ROOM, slots=1, cores=1.0)
+    measuring = NodeView(mode="fleet_first", run=run)
+    assert codes(measuring, unit=feed, room=replace(one, taken=(held,))) == []
+    assert codes(measuring, unit=feed, room=replace(one, taken=(runs,))) == ["JOB_NO_SLOT", "JOB_NO_CORES"]
+    assert codes(measuring, unit=feed, room=replace(one, taken=(held,)), mem_gb=4.0) == ["MEMORY_SHORT"], (
+        "memory is memory"
+    )
 
 
 def test_a_job_that_declares_more_cores_than_there_are_may_have_all() -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import io
 
+import httpx
 import pytest
+from prefect.exceptions import PrefectHTTPStatusError
+from sqlalchemy.exc import OperationalError
 
 from cotenant.cli.agents import with_node
 from cotenant.cli.failures import as_result
 from cotenant.cli.job import job_id
 from cotenant.cli.render import console, fields, when
+from cotenant.cli.result import Exit
 from cotenant.cli.timeline import entry_line
 from policies.refusal import Refused
 
@@ -55,3 +59,26 @@ def test_the_timeline_leaves_out_what_says_nothing() -> None:
 
 def test_a_missing_file_is_not_one_to_allow() -> None:
     assert as_result(FileNotFoundError(2, "No such file", "p.json")).errors[0].remedy == "name a file that is there"
+
+
+def test_a_server_or_store_that_goes_away_in_the_middle_is_no_fault_of_ours() -> None:
+    request = httpx.Request("GET", "http://127.0.0.1:4200/api/health")
+
+    def answered(status: int) -> PrefectHTTPStatusError:
+        return PrefectHTTPStatusError("said no", request=request, response=httpx.Response(status, request=request))
+
+    away = (
+        (httpx.ConnectError("connection refused"), "SERVER_UNREACHABLE", "connection refused"),
+        (httpx.ReadTimeout(""), "SERVER_UNREACHABLE", "ReadTimeout"),
+        (answered(503), "SERVER_UNREACHABLE", "its database is away"),
+        (answered(401), "FLEET_DENIED", "did not take the user and password"),
+        (OperationalError("SELECT 1", None, Exception("server closed the connection")), "STORE_UNREACHABLE", "closed"),
+    )
+    for error, code, why in away:
+        result = as_result(error)
+        (found,) = result.errors
+        assert (found.code, result.exit_code) == (code, Exit.UNREACHABLE)
+        assert why in found.why
+        assert found.remedy
+    assert as_result(answered(404)).errors[0].code == "INTERNAL"
+    assert as_result(ValueError("x")).errors[0].code == "INTERNAL"
