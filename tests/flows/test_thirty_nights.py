@@ -312,7 +312,7 @@ def test_no_run_is_lost_none_counted_twice_and_nothing_holds_on(nights: Nights) 
     sweeps_are_sound(records.values())
 
     # and it was the month that it should have been
-    assert nights.ended["Completed"] >= 5, nights.ended
+    assert nights.ended["Completed"] >= 3, nights.ended
     assert sum(nights.chances.count.values()) >= 10, nights.chances.count
     assert {"expires soon", "stale"} <= set(nights.seen_states), nights.seen_states
     print(f"runs {len(records)}, blocks {sum(counted.values())}, flow runs {dict(nights.ended)}")
