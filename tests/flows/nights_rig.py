@@ -325,7 +325,7 @@ def _without_the_rest(verbs: Verbs) -> dict[str, Any]:
     """Verbs of runs and certificates; the agent of this rig has no jobs, sources or governor."""
     for name in ("sources", "governing"):
         if not hasattr(verbs.agent, name):
-            setattr(verbs.agent, name, type("None_", (), {"view": staticmethod(lambda: None)}))
+            setattr(verbs.agent, name, type("Idle", (), {"view": staticmethod(lambda: {"node": NODE, "state": "free"})}))
     return verbs.table()
 
 
