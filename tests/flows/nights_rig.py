@@ -33,6 +33,10 @@ from policies.statistics import main as statistics_main
 
 NODE, MODULE, STAGE, DIGEST = "local", "dev.cotenant.llmserve", "selftest", "b" * 64
 RATE = 10.0
+IDLE = {
+    "node": NODE, "gpu_jobs": "certified", "state": "free", "budget": None, "ceiling": None, "decides": "nobody", "rules": [],
+    "units": [],
+}  # fmt: skip
 RULE = Rule.model_validate(
     {
         "id": "trainer",
@@ -325,7 +329,7 @@ def _without_the_rest(verbs: Verbs) -> dict[str, Any]:
     """Verbs of runs and certificates; the agent of this rig has no jobs, sources or governor."""
     for name in ("sources", "governing"):
         if not hasattr(verbs.agent, name):
-            setattr(verbs.agent, name, type("Idle", (), {"view": staticmethod(lambda: {"node": NODE, "state": "free"})}))
+            setattr(verbs.agent, name, type("Idle", (), {"view": staticmethod(lambda: IDLE)}))
     return verbs.table()
 
 

@@ -30,7 +30,8 @@ from cotenant import store
 from nodes.client import AgentUnreachable
 from nodes.identity import ProcessId
 from nodes.mirror import Mirror
-from nodes.worker import MAX_PUT_BACKS, outside_hours
+from nodes.worker import MAX_PUT_BACKS
+from nodes.worker_admission import outside_hours
 from policies.certificate.expiry import due, renewals
 from policies.harness.hours import parse_hours
 from policies.harness.rows import BlockRow
@@ -209,7 +210,7 @@ def _patch(monkeypatch: pytest.MonkeyPatch, nights: Nights) -> None:
     for place in ("runs", "certify"):
         monkeypatch.setattr(f"nodes.agent.{place}.utc_now", lambda: clock.now)
     monkeypatch.setattr("nodes.agent.measure.BlockRunner", ScriptedBlock)
-    monkeypatch.setattr("nodes.worker.local_zone", lambda: ZONE)
+    monkeypatch.setattr("nodes.worker_admission.local_zone", lambda: ZONE)
 
     link = functools.partial(Link, sleep=clock.advance, clock=lambda: clock.mono_s)
     keeper = functools.partial(Keeper, sleep=clock.advance, clock=lambda: clock.mono_s)
