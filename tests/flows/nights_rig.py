@@ -274,27 +274,7 @@ class _Agent:
         verbs.certifier = Certifier(self, plans)  # type: ignore[arg-type]
         verbs.certifier._recompute = self._recompute  # type: ignore[method-assign]
         self.verbs = verbs
-        wanted = (
-            "run_plan",
-            "run_begin",
-            "run_reference",
-            "run_block",
-            "run_look",
-            "run_status",
-            "run_end",
-            "run_show",
-        )
-        wanted += (
-            "run_list",
-            "certificate_offer",
-            "certificates",
-            "sweep_begin",
-            "sweep_end",
-            "section_show",
-            "timeline",
-        )
-        full = {**_without_the_rest(verbs)}
-        self.table = {name: full[name] for name in wanted}
+        self.table = _without_the_rest(verbs)
 
     @property
     def section_version(self) -> int:
