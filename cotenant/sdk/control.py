@@ -57,6 +57,8 @@ class Control:
         self._paused_since: float | None = None
         self._paused_s = 0.0
         self._waiters = 0
+        self._phase: str | None = None
+        self._confirmed: int | None = None
         if hasattr(signal, "SIGUSR1"):
             signal.signal(signal.SIGUSR1, self._on_nudge)
             if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
@@ -164,6 +166,8 @@ class Control:
         self._refresh()
         if self._stop:
             raise Stopped(self._reason or "stop")
+        if not self._pause and self._confirmed is not None:
+            self._goes_on()
         return self._pause
 
     def safe_point(self) -> None:
@@ -182,8 +186,10 @@ class Control:
     def wait(self, seen: int, timeout_s: float | None = None) -> bool:
         """Sleep until a nudge was read since ``seen``, at most ``timeout_s``; False where none was.
 
-        While a pause is in force the time counts as ``paused_s``.
+        While a pause is in force the time counts as ``paused_s``, and the pause is confirmed.
         """
+        if self._pause:
+            self.confirm_pause()
         with self._news:
             # a nudge between the caller's look and this lock must not be slept through
             if self._nudges_read != seen or self._nudges != self._nudges_read:
@@ -222,7 +228,27 @@ class Control:
 
     def phase(self, name: str) -> None:
         """Name what the runner does now, in one line."""
-        self._replace("phase", " ".join(name.split()) + "\n")
+        self._phase = " ".join(name.split())
+        self._replace("phase", self._phase + "\n")
+
+    def confirm_pause(self) -> None:
+        """Say by the phase ``paused`` that the work rests under the pause in force; ``safe_point`` and ``wait`` do it.
+
+        Nobody can see that work on a GPU rests while the agent is gone: a runner that does not say so is then ended.
+        """
+        if self._confirmed != self._seq:
+            self._confirmed = self._seq
+            with contextlib.suppress(OSError):
+                self._replace("phase", "paused\n")
+
+    def _goes_on(self) -> None:
+        """Back to the phase that was named last, where one was."""
+        self._confirmed = None
+        with contextlib.suppress(OSError):
+            if self._phase is not None:
+                self._replace("phase", self._phase + "\n")
+            else:
+                os.unlink(os.path.join(self.workdir, "phase"))
 
     def acknowledge_stop(self, reason: str | None = None) -> int:
         """Write ``failure.json`` for a stop that was asked for; returns the exit code to leave with (75)."""
@@ -234,7 +260,7 @@ class Control:
 
     def _replace(self, name: str, text: str) -> None:
         path = os.path.join(self.workdir, name)
-        temporary = f"{path}.{os.getpid()}.tmp"
+        temporary = f"{path}.{os.getpid()}-{threading.get_ident()}.tmp"
         with open(temporary, "w", encoding="utf-8") as file:
             file.write(text)
         os.replace(temporary, path)

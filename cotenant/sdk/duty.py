@@ -221,6 +221,8 @@ class Duty:
             while True:
                 news.clear()
                 paused = self._waits and self._ctl is not None and self._ctl.check()
+                if paused and self._ctl is not None and hasattr(self._ctl, "confirm_pause"):
+                    self._ctl.confirm_pause()
                 if not self._waits and self._ctl is not None:
                     self._ctl.safe_point()
                 wait_s: float | None = None

@@ -78,6 +78,7 @@ class Supervisor:
         self._terminated = False
         self._closing = False
         self._paused = False
+        self._confirmed: int | None = None
         self._held = False
         self._failure: str | None = None
         self._stop_reason: str | None = None
@@ -239,6 +240,7 @@ class Supervisor:
                     break  # a stop lifts no limit
                 self._tell_limits()
                 self._apply_pause()
+                self._confirm_pause()
                 if self.processes and not self._pause_asked and self._any_ended():
                     break
             self._end()
@@ -271,6 +273,27 @@ class Supervisor:
         elif self._held:
             self._held = self._paused = False
             self._signal(signal.SIGCONT)
+
+    def _confirm_pause(self) -> None:
+        """Say by the phase ``paused`` that the pause in force holds, and take that back when it is over.
+
+        Nobody can see that work on a GPU rests while the agent is gone: a workload that does not say so is then ended.
+        """
+        path = os.path.join(self.workdir, "phase")
+        with contextlib.suppress(OSError):
+            if self._paused and self._pause_asked and self._confirmed != self._seq:
+                self._replace(path, "paused\n")
+                self._confirmed = self._seq
+            elif self._confirmed is not None and not self._pause_asked:
+                self._replace(path, "work\n")
+                self._confirmed = None
+
+    @staticmethod
+    def _replace(path: str, text: str) -> None:
+        temporary = f"{path}.{os.getpid()}.tmp"
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(temporary, path)
 
     def _tree(self) -> list[int]:
         """Pids of the processes that have not ended, and of all below them."""
@@ -313,11 +336,8 @@ class Supervisor:
     def _tell_failure(self, what: str, detail: str, fault: str) -> None:
         short = os.environ.get("OARBANK_MODULE", "module")
         path = os.path.join(self.workdir, "failure.json")
-        temporary = f"{path}.{os.getpid()}.tmp"
         with contextlib.suppress(OSError):
-            with open(temporary, "w", encoding="utf-8") as file:
-                json.dump({"reason": f"{short}/{what}", "detail": detail, "fault": fault}, file)
-            os.replace(temporary, path)
+            self._replace(path, json.dumps({"reason": f"{short}/{what}", "detail": detail, "fault": fault}))
 
 
 _UNSET = object()

@@ -25,8 +25,9 @@ from typing import Any, Literal
 from nodes.clock import utc_now
 from nodes.jobs.lowering import Lowering
 from nodes.jobs.proctree import CLOCK_TICKS
+from nodes.jobs.runnerstart import PAUSED, phase_of
 from nodes.jobs.tree import UNKILLABLE_AFTER_S, ProcessTree
-from nodes.jobs.workdir import open_regular, read_document
+from nodes.jobs.workdir import read_document
 from policies.jobs import Stop
 
 __all__ = ["Attempt", "HoldWay", "hold_way"]
@@ -338,20 +339,16 @@ class Attempt(ProcessTree):
         return True
 
     def _look_for_phase(self, now: float) -> None:
-        path = self.folder.work / "phase"
-        try:
-            info = os.stat(path, follow_symlinks=False)
-        except OSError:
+        found = phase_of(str(self.folder.work / "phase"))
+        if found is None or (found[0] == PAUSED and self.first_phase_mono_s is None):
+            # a runner that confirms a pause from its start has not begun to work
             if self.first_phase_mono_s is None and now - self.spawned_mono_s > BEGIN_AT_LATEST_S:
                 self.first_phase_mono_s = self.spawned_mono_s + BEGIN_AT_LATEST_S
             return
         if self.first_phase_mono_s is None:
-            age_s = max(0.0, utc_now().timestamp() - info.st_mtime)
+            age_s = max(0.0, utc_now().timestamp() - found[1] / 1e9)
             self.first_phase_mono_s = max(self.spawned_mono_s, now - age_s)
-        opened = open_regular(path)
-        if opened is not None:
-            with contextlib.suppress(OSError), opened as file:
-                self.phase = file.read(200).decode("utf-8", "replace").strip()
+        self.phase = found[0]
 
     def _document(self, **change: Any) -> None:
         """Write a newer control document and nudge."""

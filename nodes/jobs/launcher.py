@@ -6,8 +6,9 @@ Run as ``python -I -S launcher.py ATTEMPT_DIR`` in a session of its own; standar
 
 The agent writes a byte to the FIFO ``alive`` at each tick. End of file, or 10 s without a byte, means that nobody protects
 the owner's program any more. Then, within a second (``protection.md``, "The agent dying must not unleash fleet work"):
-``freeze_ok``: the tree is stopped; ``cooperative_pause``: pause document and nudge, ended if it goes on using CPU;
-neither: TERM, grace, KILL. Bytes that come back mean that an agent took the attempt over: it decides what happens next.
+``freeze_ok``: the tree is stopped; ``cooperative_pause``: pause document and nudge, ended if it goes on using CPU, or if it
+works on a GPU (what it does there cannot be read here) and does not confirm by the phase ``paused``; neither: TERM, grace, KILL.
+Bytes that come back mean that an agent took the attempt over: it decides what happens next.
 
 A runner never detaches: what is left of the tree when the runner ends is killed. The launcher is a child subreaper, so whatever the
 runner orphans stays below it.
@@ -78,6 +79,9 @@ class Launcher:
         self.freeze_until: float | None = None
         self.pause_sample: tuple[float, int] | None = None
         self.pause_check_at = 0.0
+        self.paused_ns = 0
+        # of a launch that does not say it, it cannot be told
+        self.gpu = bool(self.told.get("gpu", True))
         self.fifo = -1
         self.outputs: list[runnerstart.Output] = []
 
@@ -249,7 +253,7 @@ class Launcher:
             self.freeze_until = now + FREEZE_DEADLINE_S
             self._freeze()
         if "cooperative_pause" in self.capabilities:
-            self._document(pause=True, reason=why)
+            self.paused_ns = self._document(pause=True, reason=why)
             self.pause_check_at = now + PAUSE_GRACE_S
             self.pause_sample = None
         if how == "ended":
@@ -283,6 +287,10 @@ class Launcher:
             self._check_pause(now)
 
     def _check_pause(self, now: float) -> None:
+        if self.gpu and not self._confirms_pause():
+            # CPU time says nothing of what a GPU still does: unknown is not at rest
+            self.end("paused by document, and it did not confirm that it left the GPU")
+            return
         used = sum(proc.own_ticks + proc.reaped_ticks for proc in self._below())
         if self.pause_sample is not None:
             since, before = self.pause_sample
@@ -291,6 +299,11 @@ class Launcher:
                 return
         self.pause_sample = (now, used)
         self.pause_check_at = now + PAUSE_CHECK_S
+
+    def _confirms_pause(self) -> bool:
+        """Whether the runner's phase is ``paused``, written after the document that asks for it."""
+        found = runnerstart.phase_of(os.path.join(self.told["workdir"], "phase"))
+        return found is not None and found[0] == runnerstart.PAUSED and found[1] >= self.paused_ns > 0
 
     def end(self, why: str) -> None:
         """TERM now, KILL after the grace. A stopped runner is continued first, or it could not run its handler."""
@@ -342,8 +355,11 @@ class Launcher:
             self.group.thaw()
         self._signal(signal.SIGKILL)
 
-    def _document(self, **change: Any) -> None:
-        """Newer control document than the last one, then the nudge, to the runner alone."""
+    def _document(self, **change: Any) -> int:
+        """Newer control document than the last one, then the nudge, to the runner alone.
+
+        When it was written, by the file system's clock in ns; 0: it could not be.
+        """
         path = os.path.join(self.told["workdir"], "control.json")
         last = runnerstart.read_json(path)
         seq = last.get("seq")
@@ -352,11 +368,14 @@ class Launcher:
         try:
             with os.fdopen(runnerstart.fresh(temporary), "w", encoding="utf-8") as file:
                 json.dump(document, file)
+                file.flush()
+                written_ns = os.fstat(file.fileno()).st_mtime_ns
             os.replace(temporary, path)
         except OSError:
-            return
+            return 0
         if self.runner is not None and self.status is None:
             self.system.kill(self.runner.pid, self.runner.start_ticks, signal.SIGUSR1)
+        return written_ns
 
     def _reap(self) -> bool:
         """Collect ended children; False when there are none left at all."""

@@ -10,9 +10,11 @@ import signal
 import stat
 from typing import Any
 
-__all__ = ["Output", "become_runner", "fresh", "read_json", "write_json"]
+__all__ = ["PAUSED", "Output", "become_runner", "fresh", "phase_of", "read_json", "write_json"]
 
 PR_SET_PDEATHSIG = 1
+PAUSED = "paused"
+"""The phase by which a runner says that a pause is in force."""
 
 
 def write_json(path: str, document: dict[str, Any]) -> None:
@@ -52,6 +54,19 @@ def read_json(path: str) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return raw if isinstance(raw, dict) else {}
+
+
+def phase_of(path: str) -> tuple[str, int] | None:
+    """What stands in a ``phase`` file, and when it was written (ns, by the file system's clock); None: there is none."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with os.fdopen(fd, "rb") as file:
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            return None
+        return file.read(200).decode("utf-8", "replace").strip(), info.st_mtime_ns
 
 
 class Output:

@@ -175,6 +175,7 @@ def prepare(
         "cwd": work,
         "workdir": work,
         "capabilities": sorted(attempt.capabilities),
+        "gpu": module.manifest is None or module.manifest.gpu_of(job.stage).use != "none",
         "stop_grace_s": attempt.stop_grace_s,
         "silence_s": watch.silence_s,
         "adopt_s": watch.adopt_s,

@@ -17,6 +17,10 @@ import pytest
 
 from tests.node.jobs_rig import Rig, carriers, cpu_ticks, foreign, state_of, wait_for
 
+ON_GPU = {
+    "env": '{ STRANGER_COLOUR = "blue" }\ngpu = { use = "shared" }',
+    "icon": '"box"\n\n[sandbox]\ndevices = { gpu = "compute" }',
+}
 STAND_IN = Path(__file__).with_name("agent_stand_in.py")
 
 
@@ -62,11 +66,12 @@ def begin(
     *options: str,
     size: int = 5,
     grace_s: str = "5",
+    on_gpu: bool = False,
     **payload: Any,
 ) -> tuple[Path, StandIn, str, list[int]]:
     """One job at full load under a stand-in agent: home, agent, attempt id, pids (launcher first)."""
     rig = Rig(tmp_path / "node")
-    state = rig.modules.add(foreign(tmp_path, capabilities, stop_grace_s=grace_s))
+    state = rig.modules.add(foreign(tmp_path, capabilities, stop_grace_s=grace_s, **(ON_GPU if on_gpu else {})))
     assert state.state == "ready", state.why
     rig.jobs.submit("stranger", None, {"do": "work", "children": size - 2, "detached": 1, **payload})
     rig.db.close()
@@ -133,6 +138,48 @@ def test_cooperative_pause_gets_a_newer_document_and_stays_paused(tmp_path: Path
     before = cpu_ticks(pids)
     wait_for(lambda: cpu_ticks(pids) > before + 20)
     rig.close()
+
+
+@pytest.mark.parametrize("confirms", [True, False])
+def test_a_pause_on_a_gpu_is_believed_only_where_the_runner_confirms_it(
+    tmp_path: Path, agents: list[StandIn], confirms: bool
+) -> None:
+    """What it does on the GPU cannot be seen while the agent is gone, and its CPU time says nothing of it."""
+    home, agent, attempt_id, pids = begin(
+        tmp_path, agents, ["cooperative_pause"], size=2, grace_s="1", on_gpu=True, confirms=confirms
+    )
+    folder = home / "jobs" / attempt_id
+    assert json.loads((folder / "launch.json").read_text())["gpu"] is True
+    agent.kill()
+    wait_for(lambda: json.loads((folder / "work" / "control.json").read_text()).get("pause") is True)
+    if not confirms:
+        wait_for(lambda: (folder / "exit.json").exists())
+        assert "left the GPU" in json.loads((folder / "exit.json").read_text())["ended_by"]
+        rig = Rig(home)
+        rig.jobs.adopt()
+        rig.until(lambda: not rig.jobs.attempts())
+        assert (rig.jobs.job(1).state, rig.jobs.job(1).counted) == ("waiting", 0), "queued again, without fault"
+        rig.close()
+        return
+    wait_for(lambda: (folder / "work" / "phase").read_text() == "paused\n")
+    time.sleep(3.0)  # past the launcher's own look
+    assert state_of(pids[1]) != "gone"
+    (folder / "work" / "phase").write_text("working\n")
+    wait_for(lambda: (folder / "exit.json").exists())  # it took its word back
+    end(home)
+
+
+def test_a_pause_that_was_confirmed_before_is_no_confirmation_of_this_one(
+    tmp_path: Path, agents: list[StandIn]
+) -> None:
+    home, agent, attempt_id, _ = begin(tmp_path, agents, ["cooperative_pause"], size=2, grace_s="1", on_gpu=True)
+    folder = home / "jobs" / attempt_id
+    (folder / "work" / "phase").write_text("paused\n")
+    time.sleep(0.1)
+    agent.kill()
+    wait_for(lambda: (folder / "exit.json").exists())
+    assert "left the GPU" in json.loads((folder / "exit.json").read_text())["ended_by"]
+    end(home)
 
 
 def test_a_pause_that_is_not_obeyed_ends_the_attempt(tmp_path: Path, agents: list[StandIn]) -> None:

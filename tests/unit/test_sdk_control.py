@@ -148,3 +148,46 @@ def test_a_nudge_between_look_and_sleep_is_not_slept_through(tmp_path: Path, ctl
 def test_phase_is_one_line(tmp_path: Path, ctl: Control) -> None:
     ctl.phase("loading\nmodel")
     assert (tmp_path / "phase").read_text() == "loading model\n"
+
+
+def phase(workdir: Path) -> str | None:
+    try:
+        return (workdir / "phase").read_text().strip()
+    except FileNotFoundError:
+        return None
+
+
+def until(workdir: Path, expected: str | None) -> None:
+    deadline = time.monotonic() + 60.0
+    while phase(workdir) != expected and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert phase(workdir) == expected
+
+
+@pytest.mark.parametrize("named", [None, "decode"])
+def test_a_pause_is_confirmed_where_it_holds_and_the_phase_comes_back(
+    tmp_path: Path, ctl: Control, named: str | None
+) -> None:
+    """Each pause document anew: a confirmation of an earlier one says nothing of this one."""
+    if named is not None:
+        ctl.phase(named)
+    write(tmp_path, {"seq": 1, "pause": True})
+    nudge()
+    assert ctl.check()
+    assert phase(tmp_path) == named, "asked for, and not held yet: other threads may still work"
+    held = threading.Thread(target=ctl.safe_point)
+    held.start()
+    until(tmp_path, "paused")
+    first_ns = os.stat(tmp_path / "phase").st_mtime_ns
+    time.sleep(0.05)
+    write(tmp_path, {"seq": 2, "pause": True})
+    nudge()
+    deadline = time.monotonic() + 60.0
+    while os.stat(tmp_path / "phase").st_mtime_ns == first_ns and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert os.stat(tmp_path / "phase").st_mtime_ns > first_ns
+    write(tmp_path, {"seq": 3, "pause": False})
+    nudge()
+    held.join(60.0)
+    assert not held.is_alive()
+    assert phase(tmp_path) == named

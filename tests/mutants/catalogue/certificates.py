@@ -19,8 +19,8 @@ CERTIFICATES = [
     Mutant(
         "the duty is not under the digest",
         MODEL,
-        'if k != "digest"}',
-        'if k not in ("digest", "certified_duty")}',
+        'if k != "digest" and not',
+        'if k not in ("digest", "certified_duty") and not',
         (f"{T_CERTIFICATE}::test_no_field_can_be_edited_unseen",),
         quick=True,
     ),

@@ -124,16 +124,23 @@ PROTECTION = [
     Mutant(
         "a device that cannot be read is not used",
         DEVICES,
-        "devices = frozenset(used | state.unread.keys())",
-        "devices = frozenset(used)",
+        "devices = used | doubted | state.unread.keys()",
+        "devices = used | doubted",
         (f"{T_DEVICES}::test_unreadable_counts_as_use_of_that_device_alone",),
     ),
     Mutant(
         "use under the threshold is use",
         DEVICES,
-        "if share > DEVICE_USE}",
-        "if share > 0.0}",
+        "if share > DEVICE_USE:",
+        "if share > 0.0:",
         (f"{T_DEVICES}::test_above_five_percent_of_its_time_is_use",),
+    ),
+    Mutant(
+        "a starved program is idle after a minute",
+        DEVICES,
+        "            doubted[device] = now_s\n",
+        "            pass\n",
+        (f"{T_DEVICES}::test_a_program_that_fleet_work_starves_is_not_idle",),
     ),
     # -- units
     Mutant(

@@ -176,6 +176,8 @@ def work(args, payload, note):
         if deaf:
             continue
         asked = look(args, note)
+        if asked.get("pause") and payload.get("confirms"):
+            replace(os.path.join(args.workdir, "phase"), "paused\n")
         while asked.get("pause") and not asked.get("stop"):
             signal.sigtimedwait([], 0.05) if not nudged else None
             asked = look(args, note)
