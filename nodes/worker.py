@@ -44,7 +44,9 @@ from nodes.identity import liveness
 from nodes.mirror import Mirror
 from nodes.worker_admission import outside_hours, unknown_parameters, was_reviewed
 from nodes.worker_execution import NoHooks, PutBackProposer, Started
+from policies.explain import awaiting_words
 from policies.refusal import Refused
+from policies.units import Reason
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import Flow, FlowRun
@@ -150,14 +152,13 @@ class NodeWorker(ProcessWorker):
             self.get_flow_run_logger(flow_run).exception("Could not put flow run '%s' off", flow_run.id)
         return False
 
-    async def _refusal(self, flow_run: FlowRun) -> tuple[str, float] | None:
+    async def _refusal(self, flow_run: FlowRun) -> tuple[Reason, float] | None:
         """Why the run has to wait and for how many seconds, or None."""
         if not self._is_for_us(flow_run):
             wanted = flow_run.parameters["node"]
-            return (
-                f"it asks for node {wanted!r} but is in the queue of {self.node!r}: cancel it, choose that queue",
-                MAX_DEFER_S,
-            )
+            return Reason(
+                "FLOW_OTHER_NODE", f"it asks for node {wanted!r} but is in the queue of {self.node!r}"
+            ), MAX_DEFER_S
         if (outside := outside_hours(flow_run.parameters, was_reviewed(flow_run), datetime.now(UTC))) is not None:
             return outside
         try:
@@ -167,11 +168,11 @@ class NodeWorker(ProcessWorker):
                 lambda: self.agent.call("admit_flow", _timeout_s=ADMIT_TIMEOUT_S, **ask), abandon_on_cancel=True
             )
         except AgentUnreachable as gone:
-            return f"{gone}; start it: cotenant node run {self.node}", DEFER_S
+            return Reason("AGENT_UNREACHABLE", str(gone)), DEFER_S
         except Refused as refusal:
             left = refusal.data.get("left_s")
             wait_s = float(left) if isinstance(left, (int, float)) else DEFER_S
-            return f"{refusal.what}: {refusal.why}", min(max(wait_s, 5.0), MAX_DEFER_S)
+            return Reason(refusal.code, refusal.why, refusal.remedy), min(max(wait_s, 5.0), MAX_DEFER_S)
         return None
 
     async def _flow_name(self, flow_run: FlowRun) -> str:
@@ -180,9 +181,9 @@ class NodeWorker(ProcessWorker):
             self._flow_names[flow_run.flow_id] = flow.name
         return self._flow_names[flow_run.flow_id]
 
-    async def _defer(self, client: PrefectClient, flow_run: FlowRun, reason: str, wait_s: float) -> None:
+    async def _defer(self, client: PrefectClient, flow_run: FlowRun, reason: Reason, wait_s: float) -> None:
         when = datetime.now(UTC) + timedelta(seconds=wait_s)
-        state: State[Any] = Scheduled(scheduled_time=when, name=AWAITING, message=f"{self.node}: {reason}")
+        state: State[Any] = Scheduled(scheduled_time=when, name=AWAITING, message=awaiting_words(self.node, reason))
         await client.set_flow_run_state(flow_run.id, state, force=True)
 
     # -- running -----------------------------------------------------------------------------------------------------
@@ -298,7 +299,8 @@ class NodeWorker(ProcessWorker):
         if before >= MAX_PUT_BACKS:
             return False
         flow_run = await client.read_flow_run(flow_run_id)
-        await self._defer(client, flow_run, f"{PUT_BACK}{why} ({before + 1} of {MAX_PUT_BACKS})", 0.0)
+        again = Reason("FLOW_PUT_BACK", f"{PUT_BACK}{why} ({before + 1} of {MAX_PUT_BACKS})")
+        await self._defer(client, flow_run, again, 0.0)
         return True
 
     async def _put_back_on_stop(self, flow_run: FlowRun) -> None:
@@ -307,7 +309,7 @@ class NodeWorker(ProcessWorker):
             async with get_client() as client:
                 now = await client.read_flow_run(flow_run.id)
                 if now.state is not None and not now.state.is_final() and not now.state.is_cancelling():
-                    await self._defer(client, now, "the worker stopped", 0.0)
+                    await self._defer(client, now, Reason("FLOW_PUT_BACK", "the worker stopped"), 0.0)
 
     # -- sweeping ----------------------------------------------------------------------------------------------------
 
@@ -403,7 +405,7 @@ class NodeWorker(ProcessWorker):
             await self._set_cancelled(flow_run)
         elif state.is_pending():
             if datetime.now(UTC) - state.timestamp > PENDING_LIMIT:
-                await self._defer(self.client, flow_run, "no worker went on with it", 0.0)
+                await self._defer(self.client, flow_run, Reason("FLOW_PUT_BACK", "no worker went on with it"), 0.0)
         elif process is not None:
             await self._lost(flow_run)
         self.processes.forget(flow_run.id)

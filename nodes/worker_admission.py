@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from nodes.zone import local_zone
 from policies.harness.hours import parse_hours
 from policies.refusal import Refused
+from policies.units import Reason
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun
@@ -34,7 +35,7 @@ def unknown_parameters(deployment: DeploymentResponse, given: dict[str, Any]) ->
     )
 
 
-def outside_hours(parameters: dict[str, Any], reviewed: bool, now: datetime) -> tuple[str, float] | None:
+def outside_hours(parameters: dict[str, Any], reviewed: bool, now: datetime) -> tuple[Reason, float] | None:
     """Why a run with hours of the day (``window``) does not start ``now``, and in how many seconds it does; or None.
 
     One that still has to be reviewed starts at any hour: it asks, and measures nothing.
@@ -51,7 +52,8 @@ def outside_hours(parameters: dict[str, Any], reviewed: bool, now: datetime) -> 
     wait_s = (span.start - now).total_seconds()
     if wait_s <= 0.0:
         return None
-    return f"outside its hours {hours}; it starts at {span.start.astimezone(zone):%a %H:%M}", wait_s
+    why = f"outside its hours {hours}; it starts at {span.start.astimezone(zone):%a %H:%M}"
+    return Reason("FLOW_OUTSIDE_HOURS", why), wait_s
 
 
 def was_reviewed(flow_run: FlowRun) -> bool:

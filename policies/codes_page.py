@@ -21,6 +21,7 @@ GROUPS = (
     ("MODULE_", "Modules"),
     ("SWEEP_", "Runs"),
     ("RUN_", "Runs"),
+    ("FLOW_", "Flow runs"),
     ("CERT_", "Certificates"),
     ("GPU_", "Device work and its duty"),
 )
@@ -28,9 +29,9 @@ OTHER = "Other"
 
 HEAD = """# Codes
 
-Each entry of a node's timeline (`cotenant timeline NODE`), and each reason why work waits (`cotenant explain NODE`), has
-one of these codes. A remedy is the next step; NODE, JOB, MODULE and RULE in it stand for a name. This page is made from the
-table in `policies/codes.py`.
+Each entry of a node's timeline (`cotenant timeline NODE`), each reason why work waits (`cotenant explain NODE`), and why a flow
+run is `AwaitingNode`, has one of these codes. A remedy is the next step; NODE, JOB, MODULE and RULE in it stand for a name. This
+page is made from the table in `policies/codes.py`.
 """
 
 

@@ -9,9 +9,12 @@ from typing import Any
 from policies.codes import CODES
 from policies.units import NodeView, Reason, caps_in_force, holding_rules, reserve_in_force
 
-__all__ = ["in_words", "limits_in_words", "node_state", "reason_rows"]
+__all__ = ["awaiting_parts", "awaiting_words", "in_words", "limits_in_words", "node_state", "reason_rows"]
 
 _PLACE = re.compile(r"\b(NODE|JOB|MODULE|RULE)\b")
+_AWAITING = re.compile(
+    r"(?P<node>[^:\s]+): (?P<code>[A-Z][A-Z0-9_]+): (?P<why>.*?)(?:; next: (?P<remedy>.*))?", re.DOTALL
+)
 
 
 def reason_rows(reasons: Iterable[Reason], names: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -35,6 +38,21 @@ def reason_rows(reasons: Iterable[Reason], names: Mapping[str, str]) -> list[dic
             },
         )
     return list(found.values())
+
+
+def awaiting_words(node: str, reason: Reason) -> str:
+    """The message of a flow run's state ``AwaitingNode``: ``NODE: CODE: why; next: remedy``, as ``explain`` says it too."""
+    known = CODES.get(reason.code)
+    remedy = _PLACE.sub(
+        lambda place: node if place[0] == "NODE" else place[0], reason.remedy or (known.remedy if known else "")
+    )
+    return f"{node}: {reason.code}: {reason.why}" + (f"; next: {remedy}" if remedy else "")
+
+
+def awaiting_parts(message: str) -> dict[str, str] | None:
+    """``{node, code, why, remedy}`` of such a message; None of any other."""
+    found = _AWAITING.fullmatch(message)
+    return {name: part or "" for name, part in found.groupdict().items()} if found else None
 
 
 def in_words(state: str, rows: Sequence[Mapping[str, Any]], lowered: bool = False, threads: int | None = None) -> str:

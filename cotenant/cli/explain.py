@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cotenant.cli.command import command
-from cotenant.cli.options import NodeOption, agent_of
+from cotenant.cli.options import NodeOption, agent_of, settings
 from cotenant.cli.result import OperationResult
 
 if TYPE_CHECKING:
@@ -28,7 +28,24 @@ def register(app: typer.Typer) -> None:
         """Why work runs or waits, in codes with remedies: of a node and all its jobs, or of one job."""
         if thing is not None and thing.isdecimal():
             return OperationResult(agent_of(node).ask("explain", job=int(thing)), view=_job)
-        return OperationResult(agent_of(thing if thing is not None else node).ask("explain"), view=_node)
+        agent = agent_of(thing if thing is not None else node)
+        found = agent.ask("explain")
+        waiting, messages = _awaiting(agent.node)
+        return OperationResult(found | {"flow_runs": waiting}, messages=messages, view=_node)
+
+
+def _awaiting(node: str) -> tuple[list[dict[str, Any]] | None, list[str]]:
+    """Flow runs that the node's worker has put off, as Prefect has them; None where that is unknown, and why."""
+    from cotenant.cli import fleet_link
+    from cotenant.cli.failures import Unreachable
+
+    in_force = settings()
+    if in_force.api_url is None:
+        return [], []
+    try:
+        return fleet_link.connect(in_force).awaiting(node), []
+    except Unreachable as silent:
+        return None, [f"which flow runs wait is unknown: {silent}"]
 
 
 def _node(data: dict[str, Any]) -> Iterator[RenderableType]:
@@ -43,6 +60,10 @@ def _node(data: dict[str, Any]) -> Iterator[RenderableType]:
         yield f"nothing is admitted: {data['admits_why']}"
     if data.get("run"):
         yield f"run {data['run']} is measuring"
+    if flows := data.get("flows"):
+        yield f"flow runs wait: {flows['code']}: {flows['why']}; next: {flows['remedy']}"
+    for waiting in data.get("flow_runs") or []:
+        yield f"flow run {waiting['flow_run_id']} is AwaitingNode: {waiting['message']}"
     for limit in data["limits"]:
         yield f"limit: {limit}"
     if rules := data["rules"]:

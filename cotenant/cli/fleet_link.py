@@ -9,7 +9,7 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cotenant.cli.agents import start_command
 from cotenant.cli.failures import Unreachable
@@ -30,6 +30,8 @@ OPEN_S = 10.0
 # CANCELLING is on its way out, and a worker that is away would leave it so: it keeps nobody from starting.
 OPEN = ("SCHEDULED", "PENDING", "RUNNING", "PAUSED")
 MOST_OPEN = 200
+# The state of a flow run that its node's worker has put off (``nodes.worker``).
+AWAITING = "AwaitingNode"
 FINAL = ("COMPLETED", "FAILED", "CANCELLED", "CRASHED")
 
 
@@ -132,26 +134,60 @@ class Fleet:
             "sort": "EXPECTED_START_TIME_ASC",
             "limit": MOST_OPEN,
         }
+        try:
+            return [
+                Queued(
+                    str(raw["id"]),
+                    str(raw["state"]["type"]),
+                    str(raw["state"]["name"]),
+                    raw.get("expected_start_time"),
+                    raw.get("parameters") or {},
+                )
+                for raw in self._flow_runs(wanted)
+            ]
+        except (ValueError, KeyError, TypeError) as error:
+            raise self._unreadable(error) from error
+
+    def awaiting(self, node: str) -> list[dict[str, Any]]:
+        """``{flow_run_id, name, message, code, why, remedy}`` of flow runs that the node's worker has put off, next first.
+
+        Raises:
+            Unreachable: as ``open_runs``.
+        """
+        from policies.explain import awaiting_parts
+
+        wanted = {
+            "flow_runs": {"state": {"name": {"any_": [AWAITING]}}},
+            "sort": "EXPECTED_START_TIME_ASC",
+            "limit": MOST_OPEN,
+        }
+        found = []
+        try:
+            for raw in self._flow_runs(wanted):
+                message = str(raw["state"].get("message") or "")
+                parts = awaiting_parts(message) or {
+                    "node": raw.get("work_queue_name"),
+                    "code": "",
+                    "why": message,
+                    "remedy": "",
+                }
+                if parts.pop("node") == node:
+                    found.append({"flow_run_id": str(raw["id"]), "name": raw.get("name"), "message": message} | parts)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise self._unreadable(error) from error
+        return found
+
+    def _flow_runs(self, wanted: dict[str, Any]) -> list[dict[str, Any]]:
         request = _asked(f"{self.url}/flow_runs/filter", json.dumps(wanted).encode())
         try:
             with _opener().open(request, timeout=OPEN_S) as answer:
-                return [
-                    Queued(
-                        str(raw["id"]),
-                        str(raw["state"]["type"]),
-                        str(raw["state"]["name"]),
-                        raw.get("expected_start_time"),
-                        raw.get("parameters") or {},
-                    )
-                    for raw in json.load(answer)
-                ]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise Unreachable(
-                "SERVER_UNREACHABLE",
-                f"Prefect server {self.url}",
-                f"it did not say what is queued: {error}",
-                "cotenant status",
-            ) from error
+                return list(json.load(answer))
+        except (OSError, ValueError, TypeError) as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> Unreachable:
+        why = f"it did not say what is queued: {error}"
+        return Unreachable("SERVER_UNREACHABLE", f"Prefect server {self.url}", why, "cotenant status")
 
     def cancel(self, flow_run: str) -> None:
         from cotenant import fleet

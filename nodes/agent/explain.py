@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from nodes.jobs import Attempt, Job
 from policies.codes import CODES
 from policies.explain import in_words, limits_in_words, node_state, reason_rows
+from policies.refusal import Refused
 from policies.units import Reason, desired
 
 if TYPE_CHECKING:
@@ -36,8 +37,18 @@ def explain(agent: Agent, job: int | None = None) -> dict[str, Any]:
         "rules": node_state(agent.view),
         "limits": limits_in_words(agent.view),
         "run": agent.runs.active.run if agent.runs.active is not None else None,
+        "flows": _flows(agent),
         "jobs": [_job(agent, each, live) for each in agent.jobs.registry.open_jobs()],
     }
+
+
+def _flows(agent: Agent) -> dict[str, Any] | None:
+    """Why no flow run starts on the node now, as its worker is told and says in ``AwaitingNode``; None where one may."""
+    try:
+        agent.runs.check_admits_flow("of anybody")
+    except Refused as refused:
+        return {"code": refused.code, "why": refused.why, "remedy": refused.remedy}
+    return None
 
 
 def _job(agent: Agent, job: Job, live: dict[int, Attempt]) -> dict[str, Any]:

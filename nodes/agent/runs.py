@@ -104,6 +104,19 @@ class Runs:
             {"run": active.run},
         )
 
+    def check_admits_flow(self, flow: str) -> None:
+        """Refused with RUN_LOCKED while a flow's start would disturb what a run measures, or a sweep has the node."""
+        active = self.active
+        if active is not None and active.now.part in ("window", "closing", "washout", "reference", "waiting"):
+            raise Refused(
+                "RUN_LOCKED",
+                f"flow {flow}",
+                f"run {active.run} is measuring on node {active.spec.node}",
+                f"it starts by itself when that has ended; or end that: cotenant protection ab abort {active.run}",
+                {"run": active.run, "left_s": active.now.as_dict()["left_s"]},
+            )
+        self.check_unreserved()
+
     def check_unreserved(self, holder: ProcessId | None = None) -> None:
         """Refused with RUN_LOCKED while a sweep of another living process has the node."""
         reserved = self.reserved

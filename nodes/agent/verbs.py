@@ -270,16 +270,7 @@ class Verbs:
 
     def admit_flow(self, flow: str, parameters: dict[str, Any] | None = None) -> dict[str, Any]:
         """Whether a flow may start on the node now: not while a window is counted (its start would disturb both arms)."""
-        active = self.agent.runs.active
-        if active is not None and active.now.part in ("window", "closing", "washout", "reference", "waiting"):
-            raise Refused(
-                "RUN_LOCKED",
-                f"flow {flow}",
-                f"run {active.run} is measuring on node {self.agent.node}",
-                "it starts by itself when the run has ended",
-                {"run": active.run, "left_s": active.now.as_dict()["left_s"]},
-            )
-        self.agent.runs.check_unreserved()
+        self.agent.runs.check_admits_flow(flow)
         return {}
 
     def sweep_begin(self, peer: Peer, sweep: str, holder: dict[str, Any]) -> dict[str, Any]:

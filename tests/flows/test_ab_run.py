@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -12,12 +14,14 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRun
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from cotenant import fleet, store
+from cotenant.cli.main import main
 from cotenant.fleet.deployments import client_of
 from flows.ab_run import ab_run, run_id
 from nodes.flow_processes import FlowProcesses
 from nodes.identity import liveness
 from policies.refusal import Refused
 from tests.flows.conftest import NODE, ROOT, Rig, until
+from tests.flows.fake_agent import FakeAgent
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -104,7 +108,8 @@ def test_a_killed_flow_is_put_back_and_goes_on_through_a_restart_of_the_server(r
     assert [row["number"] for row in cut] not in counted
     assert_store_equals_the_journal(rig, flow_run)
     states = rig.states(flow_run)
-    assert ("AwaitingNode", f"{NODE}: put back: its process was killed by signal 9 (1 of 3)") in states
+    put_back = f"{NODE}: FLOW_PUT_BACK: put back: its process was killed by signal 9 (1 of 3); next: nothing: it goes on by itself"
+    assert ("AwaitingNode", put_back) in states
     assert "Crashed" not in [name for name, _ in states]
 
 
@@ -152,12 +157,32 @@ def test_a_flow_ended_by_sigterm_stays_open_until_it_goes_on_or_is_cancelled(rig
     assert record["ending"] == "aborted"
 
 
-def test_a_run_that_the_node_does_not_admit_waits_with_the_reason(rig: Rig) -> None:
+def test_a_run_that_the_node_does_not_admit_waits_with_the_reason_that_explain_gives(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     why = "a window of run r0 is being counted"
     rig.agent.refuse["admit_flow"] = Refused("RUN_WINDOW", "flow ab-run", why, "it starts by itself", {"left_s": 60})
     flow_run = rig.start()
     state = rig.wait_state(flow_run, "AwaitingNode")
-    assert why in state["message"]
+    assert state["message"] == f"{NODE}: RUN_WINDOW: {why}; next: it starts by itself"
+    nothing: dict[str, Any] = {
+        "rules": [],
+        "limits": [],
+        "jobs": [],
+        "run": None,
+        "memory": None,
+        "pause": False,
+        "admits": True,
+    }
+    explained = nothing | {"node": NODE, "mode": "moderate", "gpu_jobs": "never", "flows": None}
+    monkeypatch.setattr(FakeAgent, "do_explain", lambda self: explained, raising=False)
+    assert main(["explain", NODE, "--json"]) == 0
+    (waiting,) = [
+        row for row in json.loads(capfd.readouterr().out)["data"]["flow_runs"] if row["flow_run_id"] == flow_run
+    ]
+    assert (waiting["code"], waiting["why"], waiting["remedy"]) == ("RUN_WINDOW", why, "it starts by itself")
+    assert main(["explain", NODE]) == 0
+    assert f"flow run {flow_run} is AwaitingNode: {state['message']}" in capfd.readouterr().out
     fleet.cancel_flow(rig.url, flow_run)
     rig.wait_state(flow_run, "Cancelled", "Cancelling")
     assert "Pending" not in [name for name, _ in rig.states(flow_run)]

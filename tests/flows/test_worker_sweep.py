@@ -20,6 +20,7 @@ from nodes.identity import identify, own_id
 from nodes.worker import AWAITING, NodeWorker
 from policies.harness.spec import RunSpec
 from policies.refusal import Refused
+from policies.units import Reason
 from tests.flows.conftest import until
 from tests.flows.fake_agent import FakeAgent
 
@@ -201,7 +202,8 @@ def test_a_node_takes_from_the_shared_queue_what_is_for_it(worker: NodeWorker, s
     assert (worker._is_for_us(mine), worker._is_for_us(other)) == (True, False)
     refused = anyio.run(worker._refusal, wrong)
     assert refused is not None
-    assert "asks for node 'n2'" in refused[0]
+    assert refused[0].code == "FLOW_OTHER_NODE"
+    assert "asks for node 'n2'" in refused[0].why
 
 
 def test_the_reason_of_the_agent_and_the_time_left_decide_the_wait(
@@ -214,7 +216,7 @@ def test_the_reason_of_the_agent_and_the_time_left_decide_the_wait(
         raise Refused("RUN_WINDOW", "flow ab-run", "a window is counted", "wait", {"left_s": 40.0})
 
     monkeypatch.setattr(worker.agent, "call", refuse)
-    assert anyio.run(worker._refusal, run) == ("flow ab-run: a window is counted", 40.0)
+    assert anyio.run(worker._refusal, run) == (Reason("RUN_WINDOW", "a window is counted", "wait"), 40.0)
 
 
 def test_flow_processes_forget_the_dead_and_keep_the_living(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:

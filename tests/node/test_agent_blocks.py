@@ -114,6 +114,9 @@ def test_other_flows_wait_while_a_run_measures_and_the_section_stays(measured: R
     with pytest.raises(Refused) as refused:
         rig.client.call("admit_flow", flow="llmserve-batch")
     assert "run-1" in refused.value.why
+    told = refused.value
+    flows = rig.client.call("explain")["flows"]
+    assert (flows["code"], flows["why"], flows["remedy"]) == (told.code, told.why, told.remedy), "as its worker is told"
     with pytest.raises(Refused) as refused:
         rig.client.call("section_set", text="", by="test")
     assert refused.value.code == "RUN_LOCKED"
@@ -129,6 +132,7 @@ def test_other_flows_wait_while_a_run_measures_and_the_section_stays(measured: R
     assert rows[0]["state"] == "cut"
     assert rig.client.call("run_show", run="run-1")["ending"] == "aborted"
     assert rig.client.call("admit_flow", flow="llmserve-batch") == {}
+    assert rig.client.call("explain")["flows"] is None
 
 
 def test_a_program_that_dies_while_the_work_runs_leaves_the_block_out_and_is_held_against_the_work(

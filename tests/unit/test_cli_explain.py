@@ -5,7 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from policies.codes import CODES
+from policies.explain import awaiting_parts, awaiting_words
 from policies.refusal import Refused
+from policies.units import Reason
 from tests.cli_runner import Cli, cli, home
 from tests.fake_agent import FakeAgent
 
@@ -70,3 +75,30 @@ def test_a_job_by_its_number(cli: Cli, home: Path) -> None:
         assert "remedy: wait until a job ends" in said.out
         assert cli("explain", "7", "--json").json["data"]["reasons"] == [REASON]
         assert cli("explain", "9").code == 2
+
+
+@pytest.mark.parametrize(
+    "code", ["RUN_LOCKED", "AGENT_UNREACHABLE", "FLOW_OUTSIDE_HOURS", "FLOW_OTHER_NODE", "FLOW_PUT_BACK"]
+)
+@pytest.mark.parametrize("why", ["run r1: block 3; it counts", "no agent answers on /a/b.sock: it is not running"])
+def test_what_awaiting_node_says_is_read_back_as_code_reason_and_remedy(code: str, why: str) -> None:
+    message = awaiting_words("mac-01", Reason(code, why))
+    parts = awaiting_parts(message)
+    assert parts == {"node": "mac-01", "code": code, "why": why, "remedy": CODES[code].remedy.replace("NODE", "mac-01")}
+    own = awaiting_words("mac-01", Reason(code, why, "cotenant protection ab abort r1"))
+    assert own.endswith("; next: cotenant protection ab abort r1"), "the reason's own remedy comes first"
+    assert awaiting_parts("busy") is None
+
+
+def test_why_no_flow_run_starts_is_said_as_its_worker_is_told(cli: Cli, home: Path) -> None:
+    flows = {
+        "code": "RUN_LOCKED",
+        "why": "run r1 is measuring on node local",
+        "remedy": "cotenant protection ab abort r1",
+    }
+    with FakeAgent(home, explain=lambda job=None: NODE | {"flows": flows}).serving():
+        said = cli("explain")
+    assert (
+        "flow runs wait: RUN_LOCKED: run r1 is measuring on node local; next: cotenant protection ab abort r1"
+        in said.out
+    )
