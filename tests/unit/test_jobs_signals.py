@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 
 from nodes.identity import ProcessId, boot_id
 from nodes.jobs.attempt import Attempt
-from nodes.jobs.proctree import Proc
+from nodes.jobs.proctree import Proc, ProcSystem
 from nodes.jobs.workdir import AttemptDir
 from policies.jobs import Stop
 
@@ -181,6 +183,21 @@ def test_a_used_pid_is_nobody_of_ours(tmp_path: Path) -> None:
     attempt.stop(Stop("evicted", True, False), 2.0)
     attempt.step(100.0)
     assert world.sent == []
+
+
+def test_the_kernels_own_table_is_asked_who_a_pid_is_before_a_signal_goes_out() -> None:
+    system = ProcSystem()
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        found = system.stat(child.pid)
+        assert found is not None
+        assert system.kill(child.pid, found.start_ticks + 1, signal.SIGKILL) is False
+        assert system.kill(child.pid, found.start_ticks, 0) is True
+        child.communicate(b"\n", timeout=60)
+        assert child.returncode == 0, "the signal that was meant for another has not reached it"
+    finally:
+        child.kill()
+        child.wait()
 
 
 def test_a_child_older_than_its_parent_is_a_stranger(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ PROCTREE = "nodes/jobs/proctree.py"
 T_JOURNAL = "tests/node/test_journal.py"
 T_STATE = "tests/node/test_state_files.py"
 T_LAUNCHER = "tests/node/test_launcher.py"
+T_REPORT = "tests/node/test_launcher_report.py"
 T_HOLDING = "tests/node/test_jobs_holding.py"
 T_JOBS = "tests/node/test_jobs.py"
 T_GUARD = "tests/unit/test_jobs_guard.py"
@@ -86,14 +87,14 @@ JOBS = [
         LAUNCHER,
         '"cpu_s": children.ru_utime + children.ru_stime',
         '"cpu_s": children.ru_utime',
-        (T_LAUNCHER,),
+        (T_REPORT,),
     ),
     Mutant(
         "the peak of memory is told in KiB",
         LAUNCHER,
         "children.ru_maxrss * 1024",
         "children.ru_maxrss",
-        (T_LAUNCHER,),
+        (T_REPORT,),
     ),
     Mutant(
         "the launcher's document is no newer",
@@ -175,6 +176,6 @@ JOBS = [
         PROCTREE,
         "if now is None or now.start_ticks != start_ticks:",
         "if now is None:",
-        (T_SIGNALS,),
+        (f"{T_SIGNALS}::test_the_kernels_own_table_is_asked_who_a_pid_is_before_a_signal_goes_out",),
     ),
 ]
