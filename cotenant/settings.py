@@ -7,13 +7,13 @@ stand in the names.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from policies.json_text import parse_json
 from policies.refusal import Refused
 
 __all__ = ["ENV_PREFIX", "FLEET_FILE", "JOINED", "SYSTEM_HOME", "Settings", "default_home", "joined"]
@@ -42,7 +42,7 @@ def joined(values: Mapping[str, object]) -> dict[str, object]:
     system = str(values.get("system_service", "")).lower() in ("1", "true", "yes", "on")
     home = Path(str(values.get("home") or default_home(system_service=system))).expanduser()
     try:
-        raw = json.loads((home / FLEET_FILE).read_text())
+        raw = parse_json((home / FLEET_FILE).read_text())
         return {name: raw[name] for name in JOINED if raw.get(name) is not None}
     except FileNotFoundError:
         return {}
@@ -174,8 +174,8 @@ class Settings(BaseModel):
         if self.prefect_api_url is not None:
             return self.prefect_api_url
         try:
-            port = int(json.loads((self.home / "prefect" / "server.json").read_text())["port"])
-        except (OSError, ValueError, KeyError, TypeError):
+            port = int(parse_json((self.home / "prefect" / "server.json").read_text())["port"])
+        except (OSError, ValueError, KeyError, TypeError, OverflowError):
             return None
         return f"http://127.0.0.1:{port}/api"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import subprocess
 import threading
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from nodes.jobs.workdir import runner_environment, write_document
+from policies.json_text import parse_json
 
 __all__ = ["DoctorReport", "Examined", "run_doctor"]
 
@@ -99,16 +99,16 @@ def run_doctor(state: Examined, limit_s: float = DOCTOR_LIMIT_S) -> DoctorReport
 
 def _read_report(text: bytes, code: int, errors: str) -> DoctorReport:
     try:
-        raw = json.loads(text)
+        raw = parse_json(text)
     except ValueError:
         raw = None
     if not isinstance(raw, dict):
         return DoctorReport(
             "undetected", f"its doctor printed no JSON object (exit {code}) {errors}".strip(), [], {}, []
         )
-    checks = [check for check in raw.get("checks") or [] if isinstance(check, dict)]
+    checks = [check for check in _items(raw, "checks") if isinstance(check, dict)]
     attrs = raw.get("attrs") if isinstance(raw.get("attrs"), dict) else {}
-    capabilities = [str(item) for item in raw.get("capabilities") or []]
+    capabilities = [str(item) for item in _items(raw, "capabilities")]
     protocol = raw.get("runner_protocol")
     supported = protocol.get("supported") if isinstance(protocol, dict) else None
     said = raw.get("health")
@@ -122,3 +122,8 @@ def _read_report(text: bytes, code: int, errors: str) -> DoctorReport:
         bad = [f"{check.get('name')}: {check.get('detail', '')}" for check in checks if check.get("ok") is not True]
         why = f"its doctor says {health}" + (f" ({'; '.join(bad)})" if bad else "")
     return DoctorReport(health, why, checks, attrs or {}, capabilities)
+
+
+def _items(raw: dict[str, Any], name: str) -> list[Any]:
+    found = raw.get(name)
+    return found if isinstance(found, list) else []

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from nodes.modules import ModuleStore
+from policies.json_text import parse_json
 from policies.refusal import Refused
 
 __all__ = ["feed_payload"]
@@ -33,7 +33,7 @@ def feed_payload(modules: ModuleStore, feed: str) -> tuple[str, str, Any]:
             f"cotenant module doctor {found.short}",
         )
     try:
-        specs = json.loads((found.bundle / "conformance.json").read_text(encoding="utf-8"))["duty_specs"]
+        specs = parse_json((found.bundle / "conformance.json").read_text(encoding="utf-8"))["duty_specs"]
         payload = next(spec["payload"] for spec in specs if spec.get("stage") == stage)
     except (OSError, ValueError, KeyError, TypeError, StopIteration):
         raise Refused(

@@ -9,6 +9,7 @@ from pathlib import Path
 from uuid import UUID
 
 from nodes.identity import ProcessId, identify, liveness
+from policies.json_text import parse_json
 
 __all__ = ["FlowProcesses", "lower_priority"]
 
@@ -33,7 +34,7 @@ class FlowProcesses:
     def of(self, flow_run: UUID) -> ProcessId | None:
         """The process as noted, alive or not; None where nothing readable is noted."""
         try:
-            return ProcessId.from_dict(json.loads(self._file(flow_run).read_text()))
+            return ProcessId.from_dict(parse_json(self._file(flow_run).read_text()))
         except (OSError, ValueError, KeyError, TypeError):
             return None
 

@@ -26,7 +26,11 @@ class ProcessId:
 
     @classmethod
     def from_dict(cls, raw: dict[str, Any]) -> ProcessId:
-        return cls(int(raw["pid"]), int(raw["start_ticks"]), str(raw["boot_id"]))
+        """Raises ``KeyError``, ``TypeError`` or ``ValueError`` on anything else."""
+        pid, ticks = raw["pid"], raw["start_ticks"]
+        if type(pid) is not int or type(ticks) is not int:
+            raise ValueError(f"no process: pid {pid!r}, start ticks {ticks!r}")
+        return cls(pid, ticks, str(raw["boot_id"]))
 
 
 Liveness = str  # "alive" | "gone" | "unknown"

@@ -18,6 +18,7 @@ from typing import Any
 from nodes.clock import monotonic_s, utc_iso
 from nodes.identity import boot_id
 from policies.codes import CODES
+from policies.json_text import parse_json
 
 __all__ = ["Journal"]
 
@@ -236,8 +237,9 @@ class Journal:
         self.certificates_changed += 1
 
     def certificates(self) -> list[tuple[dict[str, Any], str | None]]:
-        rows = self.db.execute("SELECT row, revoked FROM certificates ORDER BY rowid").fetchall()
-        return [(json.loads(row["row"]), row["revoked"]) for row in rows]
+        """Oldest first, each with why it was revoked. Of a row that was edited to no JSON object only the name is left."""
+        rows = self.db.execute("SELECT certificate, row, revoked FROM certificates ORDER BY rowid").fetchall()
+        return [(_object(row["row"], {"certificate": row["certificate"]}), row["revoked"]) for row in rows]
 
     def revoke_certificate(self, name: str, why: str) -> None:
         self.db.execute("UPDATE certificates SET revoked = ? WHERE certificate = ? AND revoked IS NULL", (why, name))
@@ -247,7 +249,7 @@ class Journal:
 
     def fact(self, name: str) -> Any:
         row = self.db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
-        return json.loads(row["value"]) if row else None
+        return parse_json(row["value"]) if row else None
 
     def set_fact(self, name: str, value: Any) -> None:
         self.db.execute("INSERT OR REPLACE INTO facts (name, value) VALUES (?,?)", (name, json.dumps(value)))
@@ -275,6 +277,14 @@ def _opened(path: Path) -> sqlite3.Connection:
         db.close()
         raise
     return db
+
+
+def _object(text: Any, otherwise: dict[str, Any]) -> dict[str, Any]:
+    try:
+        raw = parse_json(text)
+    except (ValueError, TypeError):
+        return otherwise
+    return raw if isinstance(raw, dict) else otherwise
 
 
 def _emptied(path: Path) -> bool:

@@ -21,6 +21,7 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 
 from nodes.clock import monotonic_s
 from policies.duty_text import duty_key, has_budget
+from policies.json_text import parse_json
 from policies.refusal import Refused
 
 __all__ = ["Mirror", "event_id", "event_of"]
@@ -230,8 +231,8 @@ class Mirror:
     def _read_mark(self) -> int:
         """0 where nothing readable is kept: events are sent again rather than left out."""
         try:
-            return int(json.loads(self.mark.read_text())["sent"]) if self.mark is not None else 0
-        except (OSError, ValueError, KeyError, TypeError):
+            return int(parse_json(self.mark.read_text())["sent"]) if self.mark is not None else 0
+        except (OSError, ValueError, KeyError, TypeError, OverflowError):
             return 0
 
     def _write_mark(self, sent: int) -> None:

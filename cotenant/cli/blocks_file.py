@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from policies.json_text import parse_json
 from policies.refusal import Refused
 
 __all__ = ["BlocksFile", "RawBlock", "read_blocks"]
@@ -51,9 +52,11 @@ def read_blocks(text: str, name: str) -> BlocksFile:
         raise _bad(name, "the file is empty")
     if text.lstrip()[0] in "[{":
         try:
-            return _from_json(json.loads(text), name)
+            return _from_json(parse_json(text), name)
         except json.JSONDecodeError as error:
             raise _bad(f"{name}, line {error.lineno}", f"this is no JSON: {error.msg}") from error
+        except ValueError as error:
+            raise _bad(name, f"this is no JSON: {error}") from error
     return _from_csv(text, name)
 
 

@@ -15,6 +15,7 @@ from typing import IO, Any, Literal
 
 from nodes.client import node_dir
 from nodes.identity import ProcessId, liveness
+from policies.json_text import parse_json
 
 __all__ = ["STOP_ORDER", "NodeLock", "UpLog", "note_of", "noted", "read_all"]
 
@@ -79,7 +80,7 @@ def read_all(home: Path) -> list[UpLog]:
     found = []
     for path in sorted((home / "run").glob("up-*.json")):
         try:
-            raw: dict[str, Any] = json.loads(path.read_text())
+            raw: dict[str, Any] = parse_json(path.read_text())
             found.append(
                 UpLog(
                     path,
@@ -103,7 +104,7 @@ def note_of(home: Path, node: str, piece: str) -> Path:
 def noted(path: Path) -> ProcessId | None:
     """The identity that a background process's note holds, alive or not."""
     try:
-        return ProcessId.from_dict(json.loads(path.read_text()))
+        return ProcessId.from_dict(parse_json(path.read_text()))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

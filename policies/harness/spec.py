@@ -18,6 +18,9 @@ FIRST_LOOK = 8
 LOOK_STEP = 4
 N_MAX_LIMIT = 200
 MIN_WINDOW_S = 5.0
+# Beyond these nobody measures; products of what is below them are numbers.
+MAX_STRETCH_S = 7 * 86400.0
+MAX_HOURS = 366 * 24.0
 REFERENCE_S = 60.0
 
 Off = Literal["paused", "evicted"]
@@ -90,18 +93,23 @@ class RunSpec(BaseModel):
             raise no("--window", self.window_s, f"a window is at least {MIN_WINDOW_S:g} s", "try --window 300")
         if self.washout_s < 0:
             raise no("--washout", self.washout_s, "a washout cannot be negative", "try --washout 60")
+        for option, value in (("--window", self.window_s), ("--washout", self.washout_s)):
+            if value > MAX_STRETCH_S:
+                raise no(option, value, "it is longer than a week", f"give seconds, at most {MAX_STRETCH_S:g}")
+        if self.max_hours > MAX_HOURS:
+            raise no("--max-hours", self.max_hours, "the run is longer than a year", f"give at most {MAX_HOURS:g}")
         if not 0.0 < self.margin < 1.0:
             raise no("--margin", self.margin, "the margin is a fraction between 0 and 1", "try --margin 0.02 for 2 %")
         if self.duty is not None and not 0.0 < self.duty <= 1.0:
             raise no("--duty", self.duty, "a duty is above 0 and at most 1", "try --duty 0.3")
-        if self.blocks < 1:
-            raise no("--blocks", self.blocks, "a run needs blocks", "try --blocks 12")
-        if self.first_look < FIRST_LOOK or self.first_look % LOOK_STEP:
+        if not 1 <= self.blocks <= N_MAX_LIMIT:
+            raise no("--blocks", self.blocks, f"a run needs blocks, {N_MAX_LIMIT} at most", "try --blocks 12")
+        if not FIRST_LOOK <= self.first_look <= N_MAX_LIMIT or self.first_look % LOOK_STEP:
             raise no(
                 "--first-look",
                 self.first_look,
                 f"looks come at {FIRST_LOOK}, 12, 16, … blocks",
-                "give a multiple of 4, at least 8",
+                f"give a multiple of 4, {FIRST_LOOK} to {N_MAX_LIMIT}",
             )
         if self.max_hours <= 0:
             raise no("--max-hours", self.max_hours, "the run needs time", "try --max-hours 8")

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from policies.json_text import parse_json
+
 __all__ = ["BadLine", "Item", "Parsed", "digest_of", "parse_list", "parse_text"]
 
 PROMPT_BYTES_MAX = 256 << 10
@@ -68,7 +70,7 @@ def parse_text(text: str) -> Parsed:
     """A file's text: a JSON list where it begins with ``[``, else a JSON value a line."""
     if text.lstrip("\ufeff \t\r\n").startswith("["):
         try:
-            entries = json.loads(text.lstrip("\ufeff"))
+            entries = parse_json(text.lstrip("\ufeff"))
         except ValueError as error:
             return Parsed("plain", [], [BadLine(getattr(error, "lineno", 1), f"this is no JSON: {error}")])
         return _parse(enumerate(entries, 1))
@@ -93,8 +95,8 @@ def _lines(text: str) -> Iterable[tuple[int, Any]]:
     for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
         if line.strip():
             try:
-                yield number, json.loads(line)
-            except (ValueError, RecursionError) as error:
+                yield number, parse_json(line)
+            except ValueError as error:
                 yield number, _Bad(f"this is no JSON: {error}")
 
 

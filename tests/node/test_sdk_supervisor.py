@@ -21,6 +21,7 @@ TICKER = """
 import os, sys, time
 name = sys.argv[1]
 if os.fork() == 0:
+    os.setsid()  # so that a signal to the group alone does not reach it
     name += ".child"
 while True:
     with open(name, "a") as file:
@@ -132,6 +133,8 @@ def test_paused_at_the_start_nothing_is_started(workload: Callable[..., Workload
     until(server.duties)
     time.sleep(0.5)
     assert not server.size("ticks")
+    children = Path(f"/proc/{server.process.pid}/task").glob("*/children")
+    assert [told.read_text() for told in children if told.read_text()] == [], "not even to be stopped"
     server.tell(gpu_duty=0.3)
     until(lambda: server.size("ticks"))
 

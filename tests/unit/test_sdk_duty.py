@@ -37,7 +37,9 @@ class Clock:
         self.cpu += wall_s if cpu_s is None else cpu_s
 
 
-def governed(clock: Clock, device: str, duty: float, monkeypatch: pytest.MonkeyPatch, cores: float = 1.0) -> Duty:
+def governed(
+    clock: Clock, device: str, duty: float | None, monkeypatch: pytest.MonkeyPatch, cores: float = 1.0
+) -> Duty:
     fake = SimpleNamespace(
         monotonic=lambda: clock.now,
         process_time=lambda: clock.cpu,
@@ -220,6 +222,14 @@ def test_units_of_several_threads_are_counted_once() -> None:
     assert governor.busy_s <= wall
 
 
+def test_units_that_are_open_at_once_use_the_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    governor = governed(clock, "gpu", None, monkeypatch)
+    with governor.unit(), governor.unit(), governor.unit():
+        clock.work(2.0)
+    assert governor.busy_s == pytest.approx(2.0)
+
+
 def test_asyncio_units_idle_without_blocking_the_loop() -> None:
     async def main() -> tuple[int, float, float]:
         governor = Duty(None)
@@ -260,6 +270,23 @@ def test_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for line in lines:
         assert {"type", "name", "value", "duty", "device", "t"} == set(line)
         assert (line["type"], line["name"], line["device"]) == ("metric", "gpu_duty", "cpu")
+
+
+def test_a_device_that_is_in_use_all_the_time_is_reported_as_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "REPORT_S", 0.05)
+    path = tmp_path / "events.ndjson"
+
+    def values() -> list[float]:
+        return [json.loads(line)["value"] for line in path.read_text().splitlines()] if path.exists() else []
+
+    with Duty(None, events=path) as governor, governor.unit():
+        end = real_time.monotonic() + 60.0
+        while len(values()) < 4 and real_time.monotonic() < end:
+            real_time.sleep(0.02)
+        inside = values()[1:4]  # the first may have begun before the unit did
+    assert inside == pytest.approx([1.0, 1.0, 1.0])
 
 
 def test_nonsense_is_refused() -> None:

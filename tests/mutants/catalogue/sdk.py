@@ -85,14 +85,14 @@ SDK = [
         DUTY,
         "used = elapsed if self._open else 0.0",
         "used = elapsed * self._open",
-        (f"{ACCOUNT}::test_units_of_several_threads_are_counted_once",),
+        (f"{ACCOUNT}::test_units_that_are_open_at_once_use_the_device_once",),
     ),
     Mutant(
         "a report divides by its period",
         DUTY,
         '"value": round((busy - before) / span, 4)',
         '"value": round((busy - before) / (2.0 * span), 4)',
-        (f"{ACCOUNT}::test_reports",),
+        (f"{ACCOUNT}::test_a_device_that_is_in_use_all_the_time_is_reported_as_whole",),
     ),
     Mutant(
         "the time idled is counted as busy",
