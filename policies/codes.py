@@ -26,6 +26,12 @@ _TABLE = (
     Code(
         "AGENT_STARTING", "info", "the agent has not judged every rule yet: nothing is admitted", "wait a few seconds"
     ),
+    Code(
+        "AGENT_BLIND",
+        "warning",
+        "the agent has not looked at the programs for more than two ticks: nothing is admitted or let go",
+        "see why its ticks fail: the agent's log; a full or broken disk is the usual cause",
+    ),
     Code("AGENT_STOPPED", "info", "the agent stopped in order"),
     Code("AGENT_ADOPTED", "notice", "a restarted agent took over an attempt that was running", "nothing"),
     Code("PROTECTION_CONFIG", "info", "a protection section came into force"),

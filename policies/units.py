@@ -166,9 +166,11 @@ class NodeView:
     rules: tuple[RuleView, ...] = ()
     run: RunView | None = None
     admits: bool = True
-    """False while nothing may start: the agent has not judged every rule yet, or memory is short or unknown."""
+    """False while nothing may start: the agent has not judged every rule yet or does not see them, or memory is short or unknown."""
     admits_why: str = ""
     admits_code: str = "MEMORY_SOFT"
+    fresh: bool = True
+    """False where this is of a look too old to let anything go that is held."""
     governed: Governed | None = None
     """What governor and compliance check say under ``certified``; None: they were not asked yet, so nothing is certified."""
 

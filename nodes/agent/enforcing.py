@@ -53,7 +53,7 @@ class Enforcing:
             if attempt.duty != wanted.duty:
                 self._agent.jobs.set_duty(attempt.attempt_id, wanted.duty)
             self._limit(attempt, wanted)
-            if attempt.state == "held":
+            if attempt.state == "held" and self._agent.view.fresh:
                 self._agent.journal.write("PROTECTION_RESUME", facts | {"duty": wanted.duty})
                 self._agent.jobs.release(attempt.attempt_id)
 

@@ -32,6 +32,9 @@ from policies.work import CPU
 
 __all__ = ["Observer"]
 
+# Two ticks.
+STALE_AFTER_S = 4.0
+
 # Takes the time, pids of protected programs and processes by attempt; answers with the devices that fleet work may have been
 # on since it was last asked (None: any).
 DeviceReader = Callable[[float, set[int], Mapping[str, Sequence[ProcessId]]], Collection[str] | None]
@@ -66,6 +69,8 @@ class Observer:
         self.devices: DeviceMeters | None = None
         self.read_devices: DeviceReader | None = None
         self._fleet_on: Collection[str] | None = None
+        self._refreshed_s: float | None = None
+        self.stale_after_s = STALE_AFTER_S
         self._device_use_of: dict[str, UseState] = {}
 
     def configure(self, section: Section) -> None:
@@ -115,6 +120,7 @@ class Observer:
         self._read_reserved()
         self.power = power_source()
         self.memory.read(now_s, trees, self._section.node.memory)
+        self._refreshed_s = now_s
 
     def _match(self, fleet: set[int]) -> None:
         """Rules against processes, only where one of them is not as it was: most looks find nothing new."""
@@ -298,9 +304,18 @@ class Observer:
             duty_device=node.duty_device,
             rules=tuple(rules),
             run=run,
-            admits=self.memory.admits,
-            admits_why=self.memory.why,
+            **self._admits(now_s),
         )
+
+    def _admits(self, now_s: float) -> dict[str, Any]:
+        """Whether anything may start or be let go: not on a look that is older than two ticks, since ticks that fail look at
+        nothing, and what started between them would start beside a program that nobody sees.
+        """
+        if self._refreshed_s is None or now_s - self._refreshed_s > self.stale_after_s:
+            ago = "yet" if self._refreshed_s is None else f"in the last {now_s - self._refreshed_s:.0f} s"
+            why = f"the programs and the machine were not looked at {ago}: the agent's ticks are late or fail"
+            return {"admits": False, "admits_why": why, "admits_code": "AGENT_BLIND", "fresh": False}
+        return {"admits": self.memory.admits, "admits_why": self.memory.why}
 
     def _gpu_use(self, rule: str, now_s: float) -> DeviceUse:
         """Which GPUs the program uses, or may use. With the CPU as duty device nothing is known of any."""
