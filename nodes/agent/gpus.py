@@ -6,6 +6,7 @@ other unit may use all of them. The assignment stands in the attempt's launch do
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,6 +25,7 @@ __all__ = ["GPU_ENV", "Gpus"]
 
 GPU_ENV = "CUDA_VISIBLE_DEVICES"
 STRAY = 0.01
+STRAYED = "strayed"
 EDGE_WAIT_S = 1.0
 """How long the edge of a window waits for the driver's newest samples."""
 
@@ -76,8 +78,14 @@ class Gpus:
         self.meters.tick(now_s, protected, units, wait_s=wait_s)
         for name, unit in units.items():
             if unit.devices is not None and self._strays(unit, now_s):
-                self._strayed.add(name)
+                self._keep_strayed(live[name])
         self._see_who_ran(live)
+
+    def _keep_strayed(self, attempt: Attempt) -> None:
+        """For the agent's next process too: it stands in the attempt's folder, beside what it was put on."""
+        self._strayed.add(attempt.attempt_id)
+        with contextlib.suppress(OSError):
+            (attempt.folder.root / STRAYED).touch()
 
     def _see_who_ran(self, live: Mapping[str, Attempt]) -> None:
         """A unit ran unless it was seen at rest at this look and at the one before, and used no device in between."""
@@ -124,6 +132,8 @@ class Gpus:
             env = (read_document(attempt.folder.root / "launch.json") or {}).get("env")
             text = env.get(GPU_ENV, "") if isinstance(env, dict) else ""
             self._told[name] = frozenset(part for part in str(text).split(",") if part)
+            if (attempt.folder.root / STRAYED).exists():
+                self._strayed.add(name)
         told = self._told[name]
         # a name that the meters do not know (an index, a device that is gone) says nothing of which device it is
         known = bool(told) and told <= {device.key for device in self.meters.devices}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -73,3 +74,32 @@ def test_a_look_at_a_windows_edge_takes_nothing_from_the_next_one() -> None:
     world.live = [attempt("a1")]
     world.gpus.read_now()
     assert world.look() == {"a"}
+
+
+def test_that_a_unit_strayed_is_known_to_the_agents_next_process(tmp_path: Path) -> None:
+    """It was put on one device and seen on another: it may be on any, whoever asks, until it ends."""
+    root = tmp_path / "1-1"
+    root.mkdir()
+    (root / "launch.json").write_text('{"env": {"CUDA_VISIBLE_DEVICES": "a"}}')
+    one = attempt("1-1")
+    one.folder = SimpleNamespace(root=root)
+    shares: dict[str, tuple[float, str | None]] = {"a": (0.5, None), "b": (0.0, None)}
+
+    def agent() -> Gpus:
+        meters = SimpleNamespace(
+            devices=(SimpleNamespace(key="a"), SimpleNamespace(key="b")),
+            tick=lambda *args, **more: None,
+            shares=lambda pids, now_s: shares,
+            unit_share=lambda name: 0.5,
+        )
+        return Gpus(cast(Any, meters), lambda: [one], lambda name: [], lambda one: True)
+
+    first = agent()
+    first.read(0.0, (), {"1-1": []})
+    assert first.devices_of(one) == {"a"}
+    assert agent().devices_of(one) == {"a"}
+    shares["b"] = (0.2, None)
+    first.read(2.0, (), {"1-1": []})
+    shares["b"] = (0.0, None)
+    assert first.devices_of(one) is None
+    assert agent().devices_of(one) is None, "a restarted agent knows it, though it is there no more"
