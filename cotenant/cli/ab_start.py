@@ -6,7 +6,6 @@ import getpass
 import secrets
 import sys
 from collections.abc import Callable
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,6 +14,28 @@ from cotenant.cli.command import command
 from cotenant.cli.options import NodeArg, YesFlag, settings
 from cotenant.cli.result import OperationResult
 from cotenant.cli.review import ask
+from cotenant.cli.run_options import (
+    FEED,
+    FIRST_LOOK,
+    MARGIN,
+    MAX_HOURS,
+    WASHOUT_S,
+    WINDOW_S,
+    WORK,
+    FeedOption,
+    FirstLookOption,
+    MarginOption,
+    MaxHoursOption,
+    Off,
+    OffOption,
+    RuleOption,
+    TimedSourceFlag,
+    WashoutOption,
+    WatchFlag,
+    WindowOption,
+    WorkOption,
+    run_parameters,
+)
 
 if TYPE_CHECKING:
     from cotenant.cli.agents import Agent
@@ -22,11 +43,6 @@ if TYPE_CHECKING:
     from policies.harness.spec import RunSpec
 
 __all__ = ["follow", "register", "start_run"]
-
-
-class Off(StrEnum):
-    paused = "paused"
-    evicted = "evicted"
 
 
 def register(ab: typer.Typer) -> None:
@@ -38,10 +54,8 @@ def register(ab: typer.Typer) -> None:
     )
     def start(
         node: NodeArg,
-        rule: Annotated[str, typer.Option("--rule", metavar="RULE", help="The rule whose program is protected.")],
-        work: Annotated[
-            str, typer.Option("--work", help="The fleet work under test: gpu, cpu, all, MODULE or MODULE/STAGE.")
-        ] = "gpu",
+        rule: RuleOption,
+        work: WorkOption = WORK,
         duty: Annotated[
             float | None, typer.Option("--duty", help="Duty that the work holds in ON windows, 0 to 1.")
         ] = None,
@@ -49,35 +63,22 @@ def register(ab: typer.Typer) -> None:
             int | None,
             typer.Option("--blocks", help="Planned blocks of one ON and one OFF window; 12, or what fits, by default."),
         ] = None,
-        window: Annotated[float, typer.Option("--window", help="Length of a window, in seconds.")] = 300.0,
-        washout: Annotated[float, typer.Option("--washout", help="Seconds discarded after each switch.")] = 60.0,
-        margin: Annotated[float, typer.Option("--margin", help="The slowdown that counts, as a fraction.")] = 0.02,
-        off: Annotated[
-            Off, typer.Option("--off", help="How OFF holds the work; evicted frees its memory too.")
-        ] = Off.paused,
-        max_hours: Annotated[
-            float,
-            typer.Option(
-                "--max-hours",
-                help="Hours of windows and washouts at most; what switching takes comes on top.",
-            ),
-        ] = 8.0,
-        first_look: Annotated[int, typer.Option("--first-look", help="Blocks before the first look: 8, 12, 16, …")] = 8,
-        feed: Annotated[
-            str | None, typer.Option("--feed", metavar="MODULE/STAGE", help="Keep ON windows loaded with this stage.")
-        ] = None,
+        window: WindowOption = WINDOW_S,
+        washout: WashoutOption = WASHOUT_S,
+        margin: MarginOption = MARGIN,
+        off: OffOption = Off.paused,
+        max_hours: MaxHoursOption = MAX_HOURS,
+        first_look: FirstLookOption = FIRST_LOOK,
+        feed: FeedOption = FEED,
         null: Annotated[
             bool, typer.Option("--null", help="Both windows OFF: what this machine's noise alone shows.")
         ] = False,
         self_cost: Annotated[
             bool, typer.Option("--self", help="Measure the agent's own cost: OFF, its polling rests.")
         ] = False,
-        accept_timed_source: Annotated[
-            bool,
-            typer.Option("--accept-timed-source", help="Run on a source that looks timed; a demonstration at most."),
-        ] = False,
+        accept_timed_source: TimedSourceFlag = False,
         yes: YesFlag = False,
-        watch: Annotated[bool, typer.Option("--watch", help="Stay until it ends; Ctrl-C leaves it going.")] = False,
+        watch: WatchFlag = False,
     ) -> OperationResult:
         """Measure whether fleet work slows a protected program.
 
@@ -86,20 +87,13 @@ def register(ab: typer.Typer) -> None:
         """
         if null and self_cost:
             raise _bad("--null --self", "a run is one or the other", "give one of them")
-        asked = {
-            "node": node,
-            "rule": rule,
-            "work": work,
+        asked = run_parameters(
+            node=node, rule=rule, work=work, window=window, washout=washout, margin=margin, off=off, max_hours=max_hours,
+            first_look=first_look, feed=feed, accept_timed_source=accept_timed_source,
+        )  # fmt: skip
+        asked |= {
             "duty": duty,
-            "window_s": window,
-            "washout_s": washout,
-            "margin": margin,
-            "off": off.value,
-            "max_hours": max_hours,
-            "first_look": first_look,
-            "feed": feed,
             "kind": "null" if null else "self" if self_cost else "ab",
-            "accept_timed_source": accept_timed_source,
             "seed": secrets.randbits(31),
         }
         if blocks is not None:

@@ -13,6 +13,28 @@ from cotenant.cli.command import command
 from cotenant.cli.options import NodeArg, YesFlag, settings
 from cotenant.cli.result import Exit, OperationResult
 from cotenant.cli.review import ask
+from cotenant.cli.run_options import (
+    FEED,
+    FIRST_LOOK,
+    MARGIN,
+    MAX_HOURS,
+    WASHOUT_S,
+    WINDOW_S,
+    WORK,
+    FeedOption,
+    FirstLookOption,
+    MarginOption,
+    MaxHoursOption,
+    Off,
+    OffOption,
+    RuleOption,
+    TimedSourceFlag,
+    WashoutOption,
+    WatchFlag,
+    WindowOption,
+    WorkOption,
+    run_parameters,
+)
 
 if TYPE_CHECKING:
     from cotenant.cli.agents import Agent
@@ -34,10 +56,8 @@ def register(ab: typer.Typer) -> None:
     )
     def sweep(
         node: NodeArg,
-        rule: Annotated[str, typer.Option("--rule", metavar="RULE", help="The rule whose program is protected.")],
-        work: Annotated[
-            str, typer.Option("--work", help="The fleet work under test: gpu, cpu, all, MODULE or MODULE/STAGE.")
-        ] = "gpu",
+        rule: RuleOption,
+        work: WorkOption = WORK,
         levels: Annotated[
             str | None,
             typer.Option("--levels", help="Duties to try, ascending, with commas; 0.1 to 1.0 in seven steps else."),
@@ -46,23 +66,16 @@ def register(ab: typer.Typer) -> None:
             str,
             typer.Option("--window-of-day", metavar="HH:MM-HH:MM", help="Your hours, in the node's local time."),
         ] = "",
-        max_hours: Annotated[
-            float, typer.Option("--max-hours", help="Hours of windows and washouts of one level at most.")
-        ] = 8.0,
-        window: Annotated[float, typer.Option("--window", help="Length of a counted window, in seconds.")] = 300.0,
-        washout: Annotated[float, typer.Option("--washout", help="Seconds discarded after each switch.")] = 60.0,
-        margin: Annotated[float, typer.Option("--margin", help="The slowdown that counts, as a fraction.")] = 0.02,
-        off: Annotated[str, typer.Option("--off", help="How OFF holds the work: paused or evicted.")] = "paused",
-        first_look: Annotated[int, typer.Option("--first-look", help="Blocks before the first look: 8, 12, 16, …")] = 8,
-        feed: Annotated[
-            str | None, typer.Option("--feed", metavar="MODULE/STAGE", help="Keep ON windows loaded with this stage.")
-        ] = None,
-        accept_timed_source: Annotated[
-            bool,
-            typer.Option("--accept-timed-source", help="Run on a source that looks timed; a demonstration at most."),
-        ] = False,
+        max_hours: MaxHoursOption = MAX_HOURS,
+        window: WindowOption = WINDOW_S,
+        washout: WashoutOption = WASHOUT_S,
+        margin: MarginOption = MARGIN,
+        off: OffOption = Off.paused,
+        first_look: FirstLookOption = FIRST_LOOK,
+        feed: FeedOption = FEED,
+        accept_timed_source: TimedSourceFlag = False,
         yes: YesFlag = False,
-        watch: Annotated[bool, typer.Option("--watch", help="Stay until it ends; Ctrl-C leaves it going.")] = False,
+        watch: WatchFlag = False,
     ) -> OperationResult:
         """Measure one duty after the other and stop at the first that slows the program.
 
@@ -76,19 +89,10 @@ def register(ab: typer.Typer) -> None:
         tried = check_levels(_numbers(levels)) if levels is not None else LEVELS
         if window_of_day:
             parse_hours(window_of_day)
-        asked = {
-            "node": node,
-            "rule": rule,
-            "work": work,
-            "window_s": window,
-            "washout_s": washout,
-            "margin": margin,
-            "off": off,
-            "max_hours": max_hours,
-            "first_look": first_look,
-            "feed": feed,
-            "accept_timed_source": accept_timed_source,
-        }
+        asked = run_parameters(
+            node=node, rule=rule, work=work, window=window, washout=washout, margin=margin, off=off, max_hours=max_hours,
+            first_look=first_look, feed=feed, accept_timed_source=accept_timed_source,
+        )  # fmt: skip
         spec = checked_spec(asked | {"duty": tried[0]})
         parameters = asked | {"levels": list(tried), "window": window_of_day, "feed": feed or ""}
         return _start(settings(), spec.model_dump(), parameters, yes=yes, watch=watch)

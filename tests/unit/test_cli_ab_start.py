@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import io
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from cotenant.cli import fleet_link
+from cotenant.cli import fleet_link, run_options
 from cotenant.cli.queued import Queued
 from policies.harness.spec import RunSpec
 from policies.refusal import Refused
@@ -274,3 +275,29 @@ def test_another_nodes_run_is_in_nobodys_way(cli: Cli, agent: FakeAgent, fleet: 
 
 def test_what_was_submitted_is_said_to_be_queued(cli: Cli, agent: FakeAgent, fleet: FakeFleet) -> None:
     assert cli(*START, "--yes").out.startswith("queued: run run-0123456789")
+
+
+def test_the_options_defaults_are_the_runs_own() -> None:
+    asked = run_options.run_parameters(
+        node="n",
+        rule="r",
+        work=run_options.WORK,
+        window=run_options.WINDOW_S,
+        washout=run_options.WASHOUT_S,
+        margin=run_options.MARGIN,
+        off=run_options.Off.paused,
+        max_hours=run_options.MAX_HOURS,
+        first_look=run_options.FIRST_LOOK,
+        feed=run_options.FEED,
+        accept_timed_source=False,
+    )
+    own = RunSpec(node="n", rule="r").model_dump()
+    assert asked == {name: own[name] for name in asked}
+    assert set(run_options.Off) == set(get_args(RunSpec.model_fields["off"].annotation))
+
+
+def test_help_needs_none_of_what_a_run_needs() -> None:
+    heavy = "pydantic", "sqlalchemy", "prefect", "scipy", "rich.table"
+    code = f"import sys, cotenant.cli.main; sys.exit(', '.join(n for n in {heavy} if n in sys.modules) or 0)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
