@@ -80,6 +80,9 @@ def _reasons(agent: Agent, job: Job, attempt: Attempt | None) -> list[Reason]:
         wanted = next((each for each in desired(units, agent.view) if each.attempt == attempt.attempt_id), None)
         if attempt.stopping is not None:
             return [Reason("JOB_STOPPING", attempt.stopping.reason)]
+        if attempt.state == "held" and (wanted is None or not wanted.reasons):
+            # held by what an earlier agent or its launcher did, and not let go yet
+            return [Reason("PROTECTION_PAUSE", attempt.hold_reason or "it was held")]
         return list(wanted.reasons) if wanted is not None else []
     if job.state != "waiting":
         return [Reason("JOB_ENDED", job.reason or str(job.outcome))] if job.state == "ended" else []
@@ -87,7 +90,8 @@ def _reasons(agent: Agent, job: Job, attempt: Attempt | None) -> list[Reason]:
         if waiting.job == job.job:
             return [Reason("JOB_BACKOFF", f"its last attempt failed; the next one may begin in {left_s:.0f} s")]
     why = agent.admitting.why_waiting(job)
-    if not why and job.code is not None:
-        # nothing keeps it from starting but what its last try was refused for
-        return [Reason(job.code if job.code in CODES else "JOB_WAITING", job.reason or "", job.remedy or "")]
+    if not why:
+        # nothing keeps it from starting but what its last try was refused for, or that it was put back a moment ago
+        code = job.code if job.code is not None and job.code in CODES else "JOB_WAITING"
+        return [Reason(code, job.reason or "nothing keeps it: it starts at the next look", job.remedy or "")]
     return why

@@ -142,8 +142,8 @@ class Registry:
     ) -> Job:
         with self._db:
             cursor = self._db.execute(
-                "INSERT INTO jobs (module, short, stage, payload, timeout_s, max_attempts, feed_of, key, state, queued_at) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'waiting', ?)",
+                "INSERT INTO jobs (module, short, stage, payload, timeout_s, max_attempts, feed_of, key, state, queued_at, "
+                "code, reason) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'waiting', ?, 'JOB_QUEUED', 'it was not judged yet')",
                 (module, short, stage, json.dumps(payload), timeout_s, max_attempts, feed_of, key, utc_iso()),
             )
         found = self.job(int(cursor.lastrowid or 0))

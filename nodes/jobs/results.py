@@ -89,7 +89,10 @@ def conclude(attempt: Attempt, job: Job, told: Mapping[str, Any] | None, now: fl
     job_change = {
         "state": "waiting" if requeued else "ended",
         "outcome": outcome,
+        # until it is judged anew: a job that waits has a code and a reason at any moment
+        "code": "JOB_REQUEUED" if requeued else None,
         "reason": verdict.reason,
+        "remedy": None,
         "attempt": None if requeued else attempt.attempt_id,
         "counted": job.counted + (1 if verdict.counts else 0),
         "soft_retries": soft_retries,

@@ -1,4 +1,4 @@
-"""An agent whose ticks fail looks at nothing: what asks it between them must start nothing and let nothing go."""
+"""Between two looks: an agent whose ticks fail starts and lets go nothing, and a job always says why it waits."""
 
 from __future__ import annotations
 
@@ -70,3 +70,34 @@ def test_nothing_that_is_held_is_let_go_on_such_a_look(agent: Agent) -> None:
     agent.evaluate("event")
     assert agent.jobs.attempt(attempt.attempt_id).state != "held"
     assert agent.jobs.job(job).state == "running"
+
+
+def test_a_job_that_was_just_put_back_says_so(agent: Agent) -> None:
+    """At no moment it has neither code nor reason: what asks between two judgements is told what is known."""
+    agent.observer.stale_after_s = 600.0
+    job = agent.jobs.submit("stranger", None, {"do": "work"}).job
+    fresh = agent.jobs.record(agent.jobs.job(job))
+    assert (fresh["state"], fresh["code"], fresh["reason"]) == ("waiting", "JOB_QUEUED", "it was not judged yet")
+    wait_for(lambda: agent.tick() or agent.jobs.attempts())
+    (attempt,) = agent.jobs.attempts()
+    agent.jobs.stop(attempt.attempt_id, "held for ten minutes", requeue=True, fault=False)
+    wait_for(lambda: agent.jobs.tick(time.monotonic()) or not agent.jobs.attempts())
+    put_back = agent.jobs.record(agent.jobs.job(job))
+    assert (put_back["state"], put_back["code"], put_back["reason"]) == (
+        "waiting",
+        "JOB_REQUEUED",
+        "held for ten minutes",
+    )
+    told = explain(agent, job)
+    assert [(each["code"], each["why"]) for each in told["reasons"]] == [("JOB_REQUEUED", "held for ten minutes")]
+    assert told["words"] == "waits: JOB_REQUEUED: held for ten minutes"
+
+
+def test_a_held_unit_that_nothing_holds_any_more_says_what_held_it(agent: Agent) -> None:
+    agent.observer.stale_after_s = 600.0
+    job = agent.jobs.submit("stranger", None, {"do": "work"}).job
+    wait_for(lambda: agent.tick() or agent.jobs.attempts())
+    (attempt,) = agent.jobs.attempts()
+    agent.jobs.hold(attempt.attempt_id, "the agent was silent")
+    (reason,) = explain(agent, job)["reasons"]
+    assert (reason["code"], reason["why"]) == ("PROTECTION_PAUSE", "the agent was silent")
