@@ -23,7 +23,7 @@ from policies.units import (
     rules_beside,
 )
 
-__all__ = ["Room", "Taken", "admission"]
+__all__ = ["Room", "Taken", "admission", "memory_short"]
 
 _GB = 1_000_000_000
 
@@ -124,6 +124,14 @@ def _no_cores(unit: Unit, units: Sequence[Unit], node: NodeView, room: Room) -> 
     ]
 
 
+def memory_short(node: NodeView, room: Room) -> tuple[Reason, ...]:
+    """What of memory is no longer there that was promised to running jobs, set aside for programs, or is to stay free.
+
+    Empty: nothing, or it cannot be told.
+    """
+    return tuple(each for each in _no_memory(node, room, 0.0) if each.code != "MEMORY_UNKNOWN")
+
+
 def _no_memory(node: NodeView, room: Room, mem_bytes: float) -> list[Reason]:
     reserve = reserve_in_force(node)
     aside = max(0.0, reserve.mem_bytes - room.programs_hold_bytes)
@@ -137,10 +145,11 @@ def _no_memory(node: NodeView, room: Room, mem_bytes: float) -> list[Reason]:
             continue
         reserved = aside > floor
         keeps = f"{aside / _GB:.1f} GB reserved by {reserve.by}" if reserved else f"{room.soft_free_pct:g} % kept free"
+        declares = f"it declares {mem_bytes / _GB:.2g} GB; " if mem_bytes else ""
         return [
             Reason(
                 "PROTECTION_RESERVE" if reserved else "MEMORY_SHORT",
-                f"it declares {mem_bytes / _GB:.2g} GB; {pool.name} has {pool.available_bytes / _GB:.1f} GB available, "
+                f"{declares}{pool.name} has {pool.available_bytes / _GB:.1f} GB available, "
                 f"{owed / _GB:.1f} GB of it promised to running jobs, and {keeps}",
             )
         ]

@@ -135,6 +135,12 @@ _TABLE = (
         "there is no room for what a job's stage declares (mem_gb)",
         "wait until jobs end, or declare less in the module's manifest",
     ),
+    Code(
+        "JOB_MEMORY_OVERRUN",
+        "warning",
+        "an attempt holds more memory than its stage declares: it is the first to be stopped and requeued when memory is short",
+        "declare what it takes (mem_gb in the module's manifest), or give it less at once; what it holds: cotenant explain NODE",
+    ),
     Code("MEMORY_UNKNOWN", "warning", "memory cannot be read: nothing is admitted", "cotenant node show NODE"),
     Code("MEMORY_CLEAR", "info", "memory is no longer short"),
     Code("JOB_QUEUED", "info", "a job was queued"),

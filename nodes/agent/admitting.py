@@ -59,7 +59,7 @@ class Admitting:
         ready, why = self._agent.modules.ready(job.module)
         if not ready:
             return [Reason("MODULE_NOT_READY", why, f"cotenant module doctor {job.short}")]
-        unit, room, declared = self._agent.units.of_job(job), self._room(), self._declared_bytes(job)
+        unit, room, declared = self._agent.units.of_job(job), self.room(), self._declared_bytes(job)
         if not unit.gpu:
             return list(admission(unit, self._agent.view, room, declared))
         found = self._agent.gpus.place(
@@ -75,7 +75,7 @@ class Admitting:
         found = self._agent.modules.get(job.module)
         return Gpu() if found is None or found.manifest is None else found.manifest.gpu_of(job.stage)
 
-    def _room(self) -> Room:
+    def room(self) -> Room:
         """What the node has for fleet work, and what is taken of it."""
         taken = tuple(
             Taken(

@@ -20,6 +20,7 @@ from nodes.agent.enforcing import Enforcing
 from nodes.agent.governing import Governing
 from nodes.agent.gpus import Gpus
 from nodes.agent.harm import FleetNow
+from nodes.agent.memory_claims import MemoryClaims
 from nodes.agent.observe import Observer
 from nodes.agent.runs import ActiveRun, Runs
 from nodes.agent.sections import Scope, Sections
@@ -79,6 +80,7 @@ class Agent:
         self.units = Units(self)
         self.enforcing = Enforcing(self)
         self.admitting = Admitting(self)
+        self.claims = MemoryClaims(self)
         self.under_test = UnderTest(self)
         self.at_once = AtOnce(self.jobs, self.units.of_attempt)
         self.meter = CpuMeter()
@@ -172,6 +174,7 @@ class Agent:
         if active is not None and active.part == "grant" and active.spec.feed is not None:
             self.under_test.feed(active)
         self.evaluate("tick")
+        self.claims.step(now_s)
         self.jobs.tick(now_s)
         self.ticked_s = now_s
         self.pulse()

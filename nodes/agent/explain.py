@@ -83,7 +83,9 @@ def _reasons(agent: Agent, job: Job, attempt: Attempt | None) -> list[Reason]:
         if attempt.state == "held" and (wanted is None or not wanted.reasons):
             # held by what an earlier agent or its launcher did, and not let go yet
             return [Reason("PROTECTION_PAUSE", attempt.hold_reason or "it was held")]
-        return list(wanted.reasons) if wanted is not None else []
+        over = agent.claims.words(attempt.attempt_id)
+        reasons = list(wanted.reasons) if wanted is not None else []
+        return reasons + ([] if over is None else [Reason("JOB_MEMORY_OVERRUN", over)])
     if job.state != "waiting":
         return [Reason("JOB_ENDED", job.reason or str(job.outcome))] if job.state == "ended" else []
     for waiting, left_s in agent.jobs.backing_off():

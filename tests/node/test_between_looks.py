@@ -11,6 +11,7 @@ import pytest
 
 from nodes.agent.core import Agent
 from nodes.agent.explain import explain
+from policies.units import Reason
 from tests.node.jobs_rig import foreign, wait_for
 
 
@@ -101,3 +102,51 @@ def test_a_held_unit_that_nothing_holds_any_more_says_what_held_it(agent: Agent)
     agent.jobs.hold(attempt.attempt_id, "the agent was silent")
     (reason,) = explain(agent, job)["reasons"]
     assert (reason["code"], reason["why"]) == ("PROTECTION_PAUSE", "the agent was silent")
+
+
+HOG = (
+    "import mmap, os, sys, time\n"
+    "kept = bytearray(120 << 20)\n"
+    "open('phase', 'w').write('hogging')\n"
+    "if os.fork() == 0:\n"
+    "    time.sleep(3600)\n"
+    "time.sleep(3600)\n"
+)
+
+
+def test_case_097_what_a_unit_holds_is_measured_and_it_goes_when_memory_is_short(
+    agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It declares a tenth of a GB and takes more; its child's share of the same pages counts once."""
+    agent.observer.stale_after_s = 600.0
+    bundle = foreign(tmp_path / "hog", ["freeze_ok"], requires="{ resources = { cpu = 1, mem_gb = 0.1 } }")
+    (bundle / "runner.py").write_text(
+        'import sys\nif sys.argv[1] == \'doctor\':\n    print(\'{"runner_protocol": {"supported": [1]}, "health": "healthy", '
+        '"capabilities": ["freeze_ok"], "attrs": {}, "checks": []}\')\n    sys.exit(0)\n' + HOG
+    )
+    state = agent.modules.add(bundle)
+    assert state.state == "ready", state.why
+    job = agent.jobs.submit("stranger", None, {}).job
+    wait_for(lambda: agent.tick() or agent.jobs.attempts())
+    (attempt,) = agent.jobs.attempts()
+
+    def told() -> list[dict[str, Any]]:
+        agent.tick()
+        return [entry["data"] for entry in agent.journal.entries(code="JOB_MEMORY_OVERRUN", limit=10)]
+
+    (facts,) = wait_for(told)
+    assert 110e6 < facts["held_bytes"] < 220e6, "the child's copy is the same pages"
+    assert agent.jobs.attempts() == [attempt], "what is left over may be lent"
+    (reason,) = explain(agent, job)["reasons"]
+    assert reason["code"] == "JOB_MEMORY_OVERRUN"
+    assert "its stage declares 0.1 GB" in reason["why"]
+    assert "mem_gb" in reason["remedy"]
+
+    short = (Reason("MEMORY_SHORT", "machine has 0.1 GB available"),)
+    monkeypatch.setattr("nodes.agent.memory_claims.memory_short", lambda view, room: short)
+    agent.tick()
+    assert attempt.stopping is not None
+    assert "its stage declares 0.1 GB; machine has 0.1 GB available" in attempt.stopping.reason
+    wait_for(lambda: agent.jobs.tick(time.monotonic()) or attempt not in agent.jobs.attempts())
+    assert (agent.jobs.job(job).state, agent.jobs.job(job).counted) == ("waiting", 0)
+    agent.jobs.cancel(job)
