@@ -86,6 +86,7 @@ class Beside(Rig):
         made = [self.client.call("job_submit", module="stranger", stage=None, payload=payload)["job"] for _ in range(jobs)]
         for job in made:
             self.until(job, "running")
+        wait_for("the runners run", lambda: len(self.runners()) >= jobs, PATIENCE_S)
         return made
 
     def job(self, number: int) -> dict[str, Any]:

@@ -8,7 +8,9 @@ The payload's ``do`` names what it does:
   ``detached`` have a session of their own; ``deaf``: ignore everything that can be ignored; ``greedy``: ignore the
   duty alone; ``strays``: orphans that spin in a
   session of their own with nothing in their environment; ``forking``: short-lived children without end;
+  ``bomb``: so many processes, each of which makes another whenever one is gone, and dies by nothing that can be ignored;
   ``pair``: two threads and a child that each wait for the other's word, the rounds counted in ``rounds``;
+  ``seconds``: for so long, then a result with ``big`` bytes in it;
 * ``files``: write ``files`` (path -> text), name ``artifacts`` in the result.
 
 ``odd`` (path -> ``fifo``, ``dir``, ``deep``, ``closed``, ``loop`` or ``link:TARGET``) puts such things where files are expected: before all
@@ -127,6 +129,37 @@ def fork_without_end():
                 pass
 
 
+def bomb(count):
+    """Each process that comes makes the next, up to so many, and goes on replacing what is gone; half leave the session."""
+    slots, tickets = os.pipe()
+    os.write(tickets, b"t" * count)
+
+    def live():
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+            signal.signal(number, signal.SIG_IGN)
+        while True:
+            os.set_blocking(slots, False)
+            try:
+                more = os.read(slots, 1)
+            except BlockingIOError:
+                more = b""
+            if more:
+                if os.fork() == 0:
+                    if os.getpid() % 2:
+                        os.setsid()
+                    continue
+            try:
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    os.write(tickets, b"t")
+            except ChildProcessError:
+                pass
+            spin(0.001)
+            time.sleep(0.05)
+
+    if os.fork() == 0:
+        live()
+
+
 def pair(path):
     """A token goes round: thread one, thread two, a child process, and again; each sleeps until it comes."""
     pipes = [os.pipe() for _ in range(3)]
@@ -163,6 +196,8 @@ def work(args, payload, note):
         stray()
     if payload.get("forking"):
         fork_without_end()
+    if payload.get("bomb"):
+        bomb(payload["bomb"])
     if payload.get("pair"):
         pair(os.path.join(args.workdir, "rounds"))
     for line in payload.get("events", []):
@@ -264,7 +299,7 @@ def run(args):
         return 0
     code = work(args, payload, note)
     if code == 0:
-        result(args, {"worked": True})
+        result(args, {"worked": True, "big": "x" * payload.get("big", 0)})
     return code
 
 
