@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from nodes.capacity import usable_cores
 from nodes.jobs import Job
+from nodes.jobs.jobqueue import Note
 from policies.admission import Room, Taken, admission
 from policies.manifest import Gpu
 from policies.refusal import Refused
@@ -24,35 +25,51 @@ class Admitting:
         self._put_on: dict[int, str | None] = {}
 
     def admit(self) -> bool:
-        """Start what may start, oldest first; keep for the rest why it waits. Whether anything was started."""
-        before = len(self._agent.jobs.attempts())
-        for job, left_s in self._agent.jobs.backing_off():
-            self._agent.jobs.note_waiting(
-                job.job, "JOB_BACKOFF", f"its last attempt failed; the next one may begin in {left_s:.0f} s"
+        """Start what may start, oldest first; keep for the rest why it waits. Whether anything was started.
+
+        Jobs of one kind are judged alike, so each kind is judged once until something is started: thousands may wait.
+        """
+        jobs = self._agent.jobs
+        before = len(jobs.attempts())
+        notes = [
+            Note(job, "JOB_BACKOFF", f"its last attempt failed; the next one may begin in {left_s:.0f} s")
+            for job, left_s in jobs.backing_off()
+        ]
+        judged: dict[tuple[str, str, str | None, str | None], Note] = {}
+        for job in jobs.waiting():
+            kind = (job.module, job.stage, job.feed_of, job.model)
+            known = judged.get(kind)
+            if known is None:
+                known = self._start(job)
+                if known is None:
+                    judged.clear()  # what it took is not there for the others
+                    continue
+                judged[kind] = known
+            notes.append(Note(job, *known[1:]))
+        jobs.note_waiting(notes)
+        return len(jobs.attempts()) > before
+
+    def _start(self, job: Job) -> Note | None:
+        """Start it, or why it waits."""
+        why = self.why_waiting(job)
+        if why:
+            remedy = next((reason.remedy for reason in why if reason.remedy), None)
+            return Note(job, why[0].code, "; ".join(reason.why for reason in why), remedy)
+        device = self._put_on.pop(job.job, None)
+        unit = replace(self._agent.units.of_job(job), devices=None if device is None else frozenset({device}))
+        others = [self._agent.units.of_attempt(attempt) for attempt in self._agent.jobs.attempts()]
+        try:
+            started = self._agent.jobs.start(
+                job.job,
+                device_env=self._agent.gpus.environment(device),
+                duty=duties([*others, unit], self._agent.view).get(unit.attempt),
+                threads=caps_in_force(self._agent.view).threads,
             )
-        for job in self._agent.jobs.waiting():
-            why = self.why_waiting(job)
-            if why:
-                first = why[0]
-                remedy = next((reason.remedy for reason in why if reason.remedy), None)
-                self._agent.jobs.note_waiting(job.job, first.code, "; ".join(reason.why for reason in why), remedy)
-                continue
-            device = self._put_on.pop(job.job, None)
-            unit = replace(self._agent.units.of_job(job), devices=None if device is None else frozenset({device}))
-            others = [self._agent.units.of_attempt(attempt) for attempt in self._agent.jobs.attempts()]
-            try:
-                started = self._agent.jobs.start(
-                    job.job,
-                    device_env=self._agent.gpus.environment(device),
-                    duty=duties([*others, unit], self._agent.view).get(unit.attempt),
-                    threads=caps_in_force(self._agent.view).threads,
-                )
-            except Refused as refused:
-                self._agent.jobs.note_waiting(job.job, refused.code, refused.why, refused.remedy)
-            else:
-                if is_lowered(unit, self._agent.view):
-                    self._agent.jobs.set_lowered(started.attempt_id, True)
-        return len(self._agent.jobs.attempts()) > before
+        except Refused as refused:
+            return Note(job, refused.code, refused.why, refused.remedy)
+        if is_lowered(unit, self._agent.view):
+            self._agent.jobs.set_lowered(started.attempt_id, True)
+        return None
 
     def why_waiting(self, job: Job) -> list[Reason]:
         """Everything that keeps a waiting job from starting now; empty: it may start."""

@@ -193,7 +193,7 @@ class Agent:
         return FleetNow(
             ran=bool(ended) or any(a.state != "held" or not a.hold_confirmed for a in attempts),
             other_wanted=wanted
-            or any(not self.units.device_work(job.module, job.stage) for job in self.jobs.waiting()),
+            or any(not self.units.device_work(*kind) for kind in {(j.module, j.stage) for j in self.jobs.waiting()}),
             run_active=self.runs.active is not None,
         )
 

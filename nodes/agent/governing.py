@@ -181,7 +181,7 @@ class Governing:
             live = {each.attempt_id for each in self.agent.jobs.attempts()}
             self._works = {name: work for name, work in self._works.items() if name in live}
             bundle = self.agent.jobs.registry.bundle_of(attempt.attempt_id)
-            model = model_of(self.agent.jobs.job(attempt.job_id).payload)
+            model = self.agent.jobs.job(attempt.job_id).model
             found = Work(attempt.module, attempt.stage, None if bundle is None else Path(bundle).name, model)
             self._works[attempt.attempt_id] = found
         return found
@@ -270,12 +270,6 @@ class Governing:
             share = measured[row["attempt"]]
             row["measured"] = share if isinstance(share, float) else None
         return found
-
-
-def model_of(payload: Any) -> str | None:
-    """The model that a job's payload names; None where it names none."""
-    model = payload.get("model") if isinstance(payload, dict) else None
-    return model if isinstance(model, str) else None
 
 
 def _target(rule: Rule | None) -> float:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nodes.agent.governing import model_of
 from nodes.jobs import Attempt, Job
 from policies.units import Unit
 
@@ -64,7 +63,7 @@ class Units:
             cores=stage.requires.resources.cpu if stage is not None else 1.0,
             gpu=self.uses_gpu(job.module, job.stage),
             digest=None if module is None else module.digest,
-            model=model_of(job.payload),
+            model=job.model,
         )
 
     def uses_gpu(self, module: str, stage: str) -> bool:

@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
 
 from nodes.jobs.registry import Job, Registry
 from nodes.jobs.starting import ModuleLike
 from policies.refusal import Refused
 from policies.workloads import is_workload
 
-__all__ = ["JobQueue", "Journal", "Modules"]
+__all__ = ["JobQueue", "Journal", "Modules", "Note"]
 
 Journal = Callable[[str, dict[str, Any]], None]
 _FIGURE = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+
+
+# So many jobs that come to wait for one reason at one moment are journaled each by itself, more of them as one entry.
+TOLD_APART = 20
+
+
+class Note(NamedTuple):
+    """Why a job waits. ``job`` as it was read in this look."""
+
+    job: Job
+    code: str
+    reason: str
+    remedy: str | None = None
 
 
 class Modules(Protocol):
@@ -104,14 +118,32 @@ class JobQueue:
             raise Refused("JOB_UNKNOWN", f"job {job_id}", "there is no such job", "cotenant job list")
         return found
 
-    def note_waiting(self, job_id: int, code: str | None, reason: str | None, remedy: str | None = None) -> None:
-        """Keep why a job waits, for people. Journaled when it changes; figures in the reason that move are no change."""
-        job = self.job(job_id)
-        if job.state == "waiting" and (job.code, _without_figures(job.reason)) != (code, _without_figures(reason)):
-            self.registry.change_job(job_id, code=code, reason=reason, remedy=remedy)
-            if code is not None:
-                self._journal("JOB_WAITING", {"job": job_id, "code": code, "reason": reason})
+    def note_waiting(self, notes: Sequence[Note]) -> None:
+        """Keep why jobs wait, for people. Journaled where it changes; figures in a reason that move are no change.
+
+        Many that come to wait for the same reason at once are told as one: ``jobs`` says how many, ``job`` is the oldest.
+        """
+        changed = [note for note in notes if self._is_news(note)]
+        if not changed:
+            return
+        self.registry.note_waiting((note.job.job, note.code, note.reason, note.remedy) for note in changed)
+        by_reason: dict[tuple[str, str], list[int]] = {}
+        for note in changed:
+            by_reason.setdefault((note.code, note.reason), []).append(note.job.job)
+        for (code, reason), jobs in by_reason.items():
+            for job in jobs if len(jobs) <= TOLD_APART else jobs[:1]:
+                more = {} if len(jobs) <= TOLD_APART else {"jobs": len(jobs)}
+                self._journal("JOB_WAITING", {"job": job, "code": code, "reason": reason, **more})
+
+    def _is_news(self, note: Note) -> bool:
+        job = note.job
+        if job.code == note.code and (
+            job.reason == note.reason or _without_figures(job.reason) == _without_figures(note.reason)
+        ):
+            return False
+        return self.registry.waits(job.job)
 
 
+@lru_cache(maxsize=64)
 def _without_figures(reason: str | None) -> str | None:
     return None if reason is None else _FIGURE.sub("#", reason)

@@ -6,10 +6,11 @@ that row, so there is never a process that is not in here.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -17,7 +18,7 @@ from nodes.clock import utc_iso
 from nodes.identity import ProcessId, boot_id
 from policies.jobs import JobState
 
-__all__ = ["AttemptRow", "Job", "Registry"]
+__all__ = ["AttemptRow", "Job", "Registry", "model_of"]
 
 _SCHEMA = (
     """CREATE TABLE IF NOT EXISTS jobs (
@@ -70,6 +71,8 @@ class Job:
     result: Any
     failure: Any
     key: str | None = None
+    model: str | None = None
+    """What the payload names as its model."""
 
     def as_dict(self) -> dict[str, Any]:
         """The record of the socket's ``job_list``; ``share`` and ``duty`` belong to a live attempt."""
@@ -107,7 +110,8 @@ class Registry:
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
-        with self._db:
+        self._waiting: dict[int, Job] | None = None
+        with self._transaction():
             for statement in _SCHEMA:
                 self._db.execute(statement)
             there = {row[1] for row in self._db.execute("PRAGMA table_info(attempts)")}
@@ -117,6 +121,14 @@ class Registry:
                 self._db.execute("ALTER TABLE jobs ADD COLUMN key TEXT")
             self._db.execute("CREATE UNIQUE INDEX IF NOT EXISTS jobs_key ON jobs(key) WHERE key IS NOT NULL")
 
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """All or nothing, on a connection that commits each statement by itself as on one that does not."""
+        if not self._db.in_transaction:
+            self._db.execute("BEGIN IMMEDIATE")
+        with self._db:
+            yield
+
     def _rows(self, statement: str, values: tuple[Any, ...] = ()) -> list[sqlite3.Row]:
         cursor = self._db.cursor()
         cursor.row_factory = sqlite3.Row
@@ -124,7 +136,7 @@ class Registry:
 
     def _change(self, table: str, key: str, value: Any, change: Mapping[str, Any]) -> None:
         names = ", ".join(f"{name} = ?" for name in change)
-        with self._db:
+        with self._transaction():
             self._db.execute(f"UPDATE {table} SET {names} WHERE {key} = ?", (*change.values(), value))
 
     # -- jobs -----------------------------------------------------------------------------------------------------------
@@ -140,7 +152,7 @@ class Registry:
         feed_of: str | None,
         key: str | None = None,
     ) -> Job:
-        with self._db:
+        with self._transaction():
             cursor = self._db.execute(
                 "INSERT INTO jobs (module, short, stage, payload, timeout_s, max_attempts, feed_of, key, state, queued_at, "
                 "code, reason) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'waiting', ?, 'JOB_QUEUED', 'it was not judged yet')",
@@ -148,6 +160,7 @@ class Registry:
             )
         found = self.job(int(cursor.lastrowid or 0))
         assert found is not None
+        self._keep(found)
         return found
 
     def job(self, job: int) -> Job | None:
@@ -170,8 +183,35 @@ class Registry:
         return [_job(row) for row in self._rows(query)]
 
     def waiting(self) -> list[Job]:
-        """Oldest first."""
-        return [_job(row) for row in self._rows("SELECT * FROM jobs WHERE state = 'waiting' ORDER BY job")]
+        """Oldest first, without their payloads. Read once and then kept: they are gone through at each tick, and may be thousands."""
+        return [kept for _, kept in sorted(self._kept().items())]
+
+    def waits(self, job: int) -> bool:
+        return job in self._kept()
+
+    def _kept(self) -> dict[int, Job]:
+        if self._waiting is None:
+            rows = self._rows("SELECT * FROM jobs WHERE state = 'waiting'")
+            self._waiting = {row["job"]: replace(_job(row), payload=None) for row in rows}
+        return self._waiting
+
+    def _keep(self, job: Job | None) -> None:
+        """Its row has changed."""
+        if job is not None and self._waiting is not None:
+            self._waiting.pop(job.job, None)
+            if job.state == "waiting":
+                self._waiting[job.job] = replace(job, payload=None)
+
+    def note_waiting(self, notes: Iterable[tuple[int, str | None, str | None, str | None]]) -> None:
+        """(job, code, reason, remedy) of jobs that wait, in one transaction."""
+        notes = [note for note in notes if self.waits(note[0])]
+        with self._transaction():
+            self._db.executemany(
+                "UPDATE jobs SET code = ?, reason = ?, remedy = ? WHERE job = ?",
+                [(code, reason, remedy, job) for job, code, reason, remedy in notes],
+            )
+        kept = self._kept()
+        kept.update({job: replace(kept[job], code=code, reason=why, remedy=remedy) for job, code, why, remedy in notes})
 
     def open_jobs(self) -> list[Job]:
         """Those that have not ended, oldest first."""
@@ -179,12 +219,13 @@ class Registry:
 
     def change_job(self, job: int, **change: Any) -> None:
         self._change("jobs", "job", job, change)
+        self._keep(self.job(job))
 
     # -- attempts -------------------------------------------------------------------------------------------------------
 
     def add_attempt(self, row: Mapping[str, Any]) -> None:
         """Before any process of the attempt exists; the job's state changes in the same transaction."""
-        with self._db:
+        with self._transaction():
             names = ", ".join(row)
             marks = ", ".join("?" for _ in row)
             self._db.execute(f"INSERT INTO attempts ({names}) VALUES ({marks})", tuple(row.values()))
@@ -193,6 +234,7 @@ class Registry:
                 "code = NULL WHERE job = ?",
                 (row["attempt"], row["started_at"], row["job"]),
             )
+        self._keep(self.job(row["job"]))
 
     def change_attempt(self, attempt: str, **change: Any) -> None:
         self._change("attempts", "attempt", attempt, change)
@@ -221,13 +263,14 @@ class Registry:
         self, attempt: str, job: int, attempt_change: Mapping[str, Any], job_change: Mapping[str, Any]
     ) -> None:
         """Attempt and job in one transaction: a crash leaves both as before or both as after."""
-        with self._db:
+        with self._transaction():
             for table, key, value, change in (
                 ("attempts", "attempt", attempt, attempt_change),
                 ("jobs", "job", job, job_change),
             ):
                 names = ", ".join(f"{name} = ?" for name in change)
                 self._db.execute(f"UPDATE {table} SET {names} WHERE {key} = ?", (*change.values(), value))
+        self._keep(self.job(job))
 
 
 @lru_cache(maxsize=16)
@@ -241,7 +284,13 @@ def _job(row: sqlite3.Row) -> Job:
     values["payload"] = _parsed(values["payload"]) if values["payload"] is not None else None
     for name in ("result", "failure"):
         values[name] = json.loads(values[name]) if values[name] is not None else None
-    return Job(**values)
+    return Job(**values, model=model_of(values["payload"]))
+
+
+def model_of(payload: Any) -> str | None:
+    """The model that a job's payload names; None where it names none."""
+    model = payload.get("model") if isinstance(payload, dict) else None
+    return model if isinstance(model, str) else None
 
 
 def _attempt(row: sqlite3.Row) -> AttemptRow:

@@ -50,7 +50,9 @@ def mortal() -> None:
 class Beside(Rig):
     """``home`` holds the node; ``source`` is what the program writes. ``module``: how the agent is started (``-m``)."""
 
-    def __init__(self, home: Path, place: Path, *, module: str = "nodes.agent", env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, home: Path, place: Path, *, module: str = "nodes.agent", env: dict[str, str] | None = None
+    ) -> None:
         super().__init__(home)
         self.place = place
         self.source = place / "run.jsonl"
@@ -83,7 +85,9 @@ class Beside(Rig):
         self.client.call("section_set", text=SECTION.format(source=self.source), by="test")
         small = {"requires": "{ resources = { cpu = 0.1, mem_gb = 0.02 } }", "stop_grace_s": "2"} | changes
         self.client.call("module_add", path=str(foreign(self.place, capabilities, **small)), _timeout_s=120)
-        made = [self.client.call("job_submit", module="stranger", stage=None, payload=payload)["job"] for _ in range(jobs)]
+        made = [
+            self.client.call("job_submit", module="stranger", stage=None, payload=payload)["job"] for _ in range(jobs)
+        ]
         for job in made:
             self.until(job, "running")
         wait_for("the runners run", lambda: len(self.runners()) >= jobs, PATIENCE_S)

@@ -22,7 +22,9 @@ RESULT_BYTES = 3 << 20
 def mounted(place: Path) -> bool:
     place.mkdir()
     done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={SIZE_MIB}m,mode=700", "none", str(place)], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", f"size={SIZE_MIB}m,mode=700", "none", str(place)],
+        capture_output=True,
+        check=False,
     )
     return done.returncode == 0
 

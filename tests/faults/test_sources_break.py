@@ -36,7 +36,7 @@ def as_it_was(node: Beside) -> Iterator[None]:
     node.say("idle")
     wait_for("it reads", lambda: node.phase_row()["state"] == "ok" and node.phase_row()["phase"] == "off", 90)
     node.goes_on()
-    yield
+    return
 
 
 def rotate(node: Beside) -> None:
@@ -69,7 +69,9 @@ def nul_bytes(node: Beside) -> None:
 
 
 def no_text_at_all(node: Beside) -> None:
-    node.append(os.urandom(MIB).replace(b"\n", b" ") + b"\r\n" + b"\xff\xfe\n\x80\x80\n[1,2\n{}\n" + b"[" * 100_000 + b"\n")
+    node.append(
+        os.urandom(MIB).replace(b"\n", b" ") + b"\r\n" + b"\xff\xfe\n\x80\x80\n[1,2\n{}\n" + b"[" * 100_000 + b"\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -126,9 +128,7 @@ def a_ring_of_links(node: Beside) -> Callable[[], None]:
     return node.source.unlink
 
 
-@pytest.mark.parametrize(
-    "fault", [deleted, unreadable, folder_closed, a_directory, a_fifo, a_device, a_ring_of_links]
-)
+@pytest.mark.parametrize("fault", [deleted, unreadable, folder_closed, a_directory, a_fifo, a_device, a_ring_of_links])
 def test_a_phase_that_cannot_be_read_counts_as_on_until_it_can(
     node: Beside, fault: Callable[[Beside], Callable[[], None]]
 ) -> None:

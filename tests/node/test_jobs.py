@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from nodes.jobs import JobManager
+from nodes.jobs.registry import Registry
 from nodes.meters.cpu import CpuMeter
 from policies.refusal import Refused
 from tests.node.jobs_rig import Rig, carriers, cpu_ticks, foreign, state_of, wait_for
@@ -326,3 +327,32 @@ def test_unknown_things_are_refused_by_name(tmp_path: Path) -> None:
         assert caught.value.why
         assert caught.value.remedy
     rig.close()
+
+
+def test_an_end_is_recorded_whole_or_not_at_all_on_the_agents_own_connection(tmp_path: Path) -> None:
+    """The journal's connection commits each statement by itself: attempt and job must still change together."""
+    db = sqlite3.connect(tmp_path / "j.sqlite", isolation_level=None)
+    registry = Registry(db)
+    job = registry.add_job("m", "m", "s", {"model": "x"}, None, 1, None)
+    other = registry.add_job("m", "m", "s", {}, None, 1, None)
+    assert [(kept.job, kept.model, kept.payload) for kept in registry.waiting()] == [(1, "x", None), (2, None, None)]
+    registry.add_attempt({
+        "attempt": "1-1-a", "job": job.job, "number": 1, "bundle": "b", "capabilities": "[]", "cores": 1.0, "mem_gb": 0.0,
+        "stop_grace_s": 1.0, "boot_id": "x", "started_at": "2026-11-29T00:00:00+00:00",
+    })  # fmt: skip
+    assert [kept.job for kept in registry.waiting()] == [other.job]
+    db.execute("CREATE TRIGGER no BEFORE UPDATE ON jobs BEGIN SELECT RAISE(ABORT, 'disk'); END")
+    with pytest.raises(sqlite3.IntegrityError):
+        registry.end_attempt("1-1-a", job.job, {"ended_at": "now"}, {"state": "waiting"})
+    assert [row.attempt for row in registry.open_attempts()] == ["1-1-a"], "neither changed"
+    assert [kept.job for kept in registry.waiting()] == [other.job]
+    db.execute("DROP TRIGGER no")
+    registry.end_attempt("1-1-a", job.job, {"ended_at": "now"}, {"state": "waiting"})
+    assert (registry.open_attempts(), [kept.job for kept in registry.waiting()]) == ([], [job.job, other.job])
+    registry.change_job(other.job, state="ended")
+    registry.note_waiting([(job.job, "JOB_NO_SLOT", "all taken", None), (other.job, "JOB_NO_SLOT", "all taken", None)])
+    kept = registry.waiting()
+    again = Registry(db).waiting()
+    assert kept == again, "what is kept is what a new agent reads"
+    assert [(each.job, each.code, each.reason) for each in kept] == [(job.job, "JOB_NO_SLOT", "all taken")]
+    db.close()

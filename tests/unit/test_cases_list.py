@@ -48,3 +48,15 @@ def test_what_no_test_holds_says_why() -> None:
     bare = {number: held for number, held in table().items() if "`" not in held}
     assert all(held.startswith(NOT_BUILT) and len(held) > len(NOT_BUILT) + 10 for held in bare.values()), bare
     assert not [number for number, held in table().items() if "`" in held and NOT_BUILT in held]
+
+
+def test_the_faults_page_names_files_that_exist() -> None:
+    page = (TESTS / "faults" / "README.md").read_text()
+    named = re.findall(r"`((?:tests/)?[\w/]+(?:\.py)?)`", page)
+    paths = [
+        TESTS.parent / name if name.startswith("tests/") else TESTS / "faults" / name
+        for name in named
+        if ".py" in name or "/" in name
+    ]
+    assert len(paths) > 30
+    assert [str(path) for path in paths if not path.exists()] == []

@@ -143,11 +143,10 @@ def bomb(count):
                 more = os.read(slots, 1)
             except BlockingIOError:
                 more = b""
-            if more:
-                if os.fork() == 0:
-                    if os.getpid() % 2:
-                        os.setsid()
-                    continue
+            if more and os.fork() == 0:
+                if os.getpid() % 2:
+                    os.setsid()
+                continue
             try:
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     os.write(tickets, b"t")
