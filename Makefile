@@ -101,7 +101,7 @@ lint: $(READY)
 
 # FUZZ_N inputs in all, of every kind that a stranger may hand us.
 fuzz: $(READY)
-	$(PYTEST) tests/fuzz
+	$(PYTEST) -s tests/fuzz
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks

@@ -75,7 +75,7 @@ def parse(payload: Any) -> Request:
     if backend not in BACKENDS:
         raise BadSpec(f"backend is one of {', '.join(BACKENDS)}, not {backend!r}")
     model = payload.get("model", "")
-    if not isinstance(model, str) or (model and (not _MODEL.match(model) or ".." in model)):
+    if not isinstance(model, str) or (model and (not _MODEL.fullmatch(model) or ".." in model)):
         raise BadSpec(f"model {model!r} is no plain file name in the module's models folder")
     if not model and backend in ("mlx", "llamacpp"):
         raise BadSpec(f"backend {backend} needs a model")

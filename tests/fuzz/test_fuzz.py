@@ -1,4 +1,4 @@
-"""``make fuzz``: ``FUZZ_N`` inputs in all (100,000), shared by the targets; ``FUZZ_SEED`` for others."""
+"""``make fuzz``: ``FUZZ_N`` inputs in all (100,000), shared by the targets; ``FUZZ_SEED`` for others. One line a target."""
 
 from __future__ import annotations
 
@@ -15,4 +15,4 @@ N = int(os.environ.get("FUZZ_N", "100000"))
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("name", TARGETS)
 def test_nothing_crashes_hangs_or_grows(name: str) -> None:
-    fuzz(name, max(1, N // len(TARGETS)), int(os.environ.get("FUZZ_SEED", "0")))
+    print(f"\n{fuzz(name, max(1, N // len(TARGETS)), int(os.environ.get('FUZZ_SEED', '0')))}", flush=True)

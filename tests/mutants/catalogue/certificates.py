@@ -110,7 +110,6 @@ CERTIFICATES = [
         "PASSES_OWED = 2\n",
         "PASSES_OWED = 1\n",
         (f"{T_REPETITION}::test_after_any_ending_but_a_pass_it_takes_two_in_a_row",),
-        quick=True,
     ),
     Mutant(
         "two passes at any distance are two in a row",

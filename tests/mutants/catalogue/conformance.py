@@ -27,7 +27,6 @@ CONFORMANCE = [
         "return proc.own_ticks / CLOCK_TICKS",
         "return proc.own_ticks / CLOCK_TICKS * 0.5",
         (PROBE,),
-        quick=True,
     ),
     Mutant(
         "kernel time is dropped",
@@ -64,7 +63,6 @@ CONFORMANCE = [
         "    if share > limit:\n",
         "    if share < limit:\n",
         (f"{UNIT}::test_a_share_against_its_duty",),
-        quick=True,
     ),
     Mutant(
         "the allowance is doubled",
@@ -86,7 +84,6 @@ CONFORMANCE = [
         "return cpu_s / (seconds * cores)",
         "return cpu_s / (seconds * cores) * 0.5",
         (f"{UNIT}::test_a_share_is_of_the_cores_that_the_stage_declares",),
-        quick=True,
     ),
     Mutant(
         "the report is trusted in place of the meter",

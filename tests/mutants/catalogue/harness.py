@@ -95,7 +95,6 @@ HARNESS = [
         'return "on_first" if digest[0] & 1 else "off_first"',
         'return "on_first" if number & 1 else "off_first"',
         (f"{T_SCHEDULE}::test_the_coin_is_the_same_for_ever", f"{T_SCHEDULE}::test_the_coin_is_fair"),
-        quick=True,
     ),
     Mutant(
         "left-out blocks bring a look nearer",

@@ -71,7 +71,6 @@ METERS = [
         "end_us = max(begin_us, last_us or 0)",
         "end_us = max(begin_us, asked_us)",
         (f"{T_SAMPLES}::test_case_004_a_cursor_is_the_largest_stamp_returned_and_not_the_clock",),
-        quick=True,
     ),
     Mutant(
         "an old stamp is the present",

@@ -149,7 +149,6 @@ PROTECTION = [
         "and rule.uses_device is not False",
         "and rule.uses_device",
         (f"{T_UNITS}::test_a_program_that_uses_the_device_or_may_holds_device_work_back",),
-        quick=True,
     ),
     Mutant(
         "each unit under test has the run's whole duty",

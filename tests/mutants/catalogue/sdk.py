@@ -64,7 +64,6 @@ SDK = [
         "share=samples.used(long.began, long.ended) /",
         "share=0.5 * samples.used(long.began, long.ended) /",
         (BENCH,),
-        quick=True,
     ),
     Mutant(
         "the benchmark's largest share is the mean",
