@@ -7,10 +7,12 @@ import random
 import resource
 import time
 import tracemalloc
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
 
 from tests.fuzz.targets import TARGETS
 
@@ -20,6 +22,10 @@ __all__ = ["Figures", "fuzz"]
 ONE_INPUT_CPU_S = 5.0
 REPLAYED = 200
 MAX_GROWTH_BYTES = 512 * 1024
+
+
+# Hypothesis remembers what it tried, some 5 KB an input: many inputs are tried in parts, each from a seed of its own.
+A_PART = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +63,15 @@ def fuzz(name: str, examples: int, start: int = 0, *, rounds: int = 8) -> Figure
             inputs, longest_s = inputs + 1, max(longest_s, took)
             assert took < ONE_INPUT_CPU_S, f"{took:.1f} s of CPU for {found!r:.300}"
 
-        @seed(start)
-        @settings(
-            max_examples=examples,
-            deadline=None,
-            database=None,
-            suppress_health_check=list(HealthCheck),
-            print_blob=True,
-        )
-        @given(target.inputs)
-        def try_all(found: Any) -> None:
+        def one(found: Any) -> None:
             timed(found)
             if len(kept) < REPLAYED:
                 kept.append(found)
             elif rng.random() < REPLAYED / examples:
                 kept[rng.randrange(REPLAYED)] = found
 
-        try_all()
+        for part in range(-(-examples // A_PART)):
+            _try(target.inputs, one, min(A_PART, examples - part * A_PART), start * 1_000_003 + part)
         tried = inputs
         for found in kept:  # what is cached once may stay
             timed(found)
@@ -96,3 +94,15 @@ def fuzz(name: str, examples: int, start: int = 0, *, rounds: int = 8) -> Figure
         grown,
         resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     )
+
+
+def _try(inputs: st.SearchStrategy[Any], check: Callable[[Any], None], examples: int, start: int) -> None:
+    @seed(start)
+    @settings(
+        max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck), print_blob=True
+    )
+    @given(inputs)
+    def try_all(found: Any) -> None:
+        check(found)
+
+    try_all()
