@@ -41,11 +41,12 @@ def test_a_change_of_nothing_is_not_noticed(tree: Tree) -> None:
     )
 
 
-def test_names_are_unique_and_files_exist() -> None:
+def test_names_are_unique_and_each_edit_and_each_test_is_there() -> None:
     names = [mutant.name for mutant in ALL]
     assert len(set(names)) == len(names)
     root = Path(__file__).resolve().parents[2]
     for mutant in ALL:
         assert (root / mutant.file).read_text(encoding="utf-8").count(mutant.before) == 1, mutant.name
         for test in mutant.tests:
-            assert (root / test.partition("::")[0]).exists(), test
+            file, _, name = test.partition("::")
+            assert f"def {name}" in (root / file).read_text(encoding="utf-8"), f"{mutant.name}: there is no {test}"

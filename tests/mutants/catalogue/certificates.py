@@ -36,7 +36,7 @@ CERTIFICATES = [
         VALIDITY,
         "if now >= certificate.expires_at:",
         "if now > certificate.expires_at:",
-        (f"{T_CERTIFICATE}::test_fourteen_days_from_the_verdict",),
+        (f"{T_CERTIFICATE}::test_case_117_fourteen_days_from_the_verdict",),
     ),
     Mutant(
         "a clock set back lengthens a certificate",
@@ -100,7 +100,7 @@ CERTIFICATES = [
         "now",
         (
             f"{T_CERTIFICATE}::test_it_names_what_it_was_earned_with",
-            f"{T_CERTIFICATE}::test_fourteen_days_from_the_verdict",
+            f"{T_CERTIFICATE}::test_case_117_fourteen_days_from_the_verdict",
         ),
     ),
     # -- repetition

@@ -234,7 +234,7 @@ HARNESS = [
         VALIDITY,
         "and row.off.rate > 0.0",
         "and row.off.rate >= 0.0",
-        (f"{T_VALIDITY}::test_only_counted_blocks_with_both_rates_and_off_progress_count",),
+        (f"{T_VALIDITY}::test_case_117_only_counted_blocks_with_both_rates_and_off_progress_count",),
     ),
     Mutant(
         "a death right after the work is the program's own",

@@ -29,7 +29,7 @@ PROTECTION = [
     Mutant(
         "work that is held gives its slot away",
         ADMISSION,
-        "if len(room.taken) >= room.slots:",
+        "if len(units if feeds_the_run else room.taken) >= room.slots:",
         "if len(units) >= room.slots:",
         (f"{T_ADMISSION}::test_case_075_work_that_is_held_keeps_its_slot_and_its_memory_but_no_core",),
     ),
