@@ -262,8 +262,8 @@ class LogProgressMeaning:
     A line on which the search was given up is counted (``too_long``) and says nothing: from then on the source counts too
     little, so it may not be believed.
 
-    A group must hold a plain or decimal number ("1250", "12.5", "1e3"); anything else is counted and skipped, "1,250"
-    too: which of its readings is meant cannot be told.
+    A group must hold a plain or decimal number ("1250", "12.5", "1e3") of at most 2**53, beyond which a step of one cannot
+    be told; anything else is counted and skipped, "1,250" too: which of its readings is meant cannot be told.
     """
 
     def __init__(self, log_regex: str) -> None:
@@ -298,18 +298,17 @@ class LogProgressMeaning:
         return [found for record in records if (found := self.read(record)) is not None]
 
 
+LARGEST_COUNT = 2.0**53
 _NUMBER = re.compile(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?\s*", re.ASCII)
 
 
 def _number(text: str | None) -> float | None:
     if text is None or len(text) > 64:
         return None
-    if text.isascii() and text.isdigit():
-        return float(text)
-    if _NUMBER.fullmatch(text) is None:
+    if not (text.isascii() and text.isdigit()) and _NUMBER.fullmatch(text) is None:
         return None
     value = float(text)
-    return value if math.isfinite(value) else None
+    return value if abs(value) <= LARGEST_COUNT else None
 
 
 def _changes(

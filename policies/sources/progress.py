@@ -30,6 +30,8 @@ ARRIVALS_A_WINDOW = 5
 # set (a resumed run loading its checkpoint), not counted up.
 LEAP = 20.0
 LEAP_NEEDS = 8
+# Stamps that all lie this far before the last point come from a clock that was set.
+SET_BACK_S = 60.0
 MAX_VOIDS = 4096
 
 
@@ -117,8 +119,9 @@ class ProgressTrack:
     ) -> None:
         """Events of one read that carry their own times, in the file's order.
 
-        Stamps may have any origin (see ``StampClock``). One that lies before the last point (several writers, a clock
-        set back) counts with the step that ended there; no step is ever negative.
+        Stamps may have any origin (see ``StampClock``). One that lies before the last point (several writers) counts with
+        the step that ended there; no step is ever negative. Where all of them lie far before it, the program's clock was
+        set back, or one stamp before had run ahead: what happened since the last point is then not known.
         """
         if not stamps_s:
             return
@@ -126,7 +129,12 @@ class ProgressTrack:
         self._stamped += len(stamps_s)
         # not the stamps: many are rounded to a second, which would look like a timer
         self._written.append((arrival_s if written_s is None else written_s, float(len(stamps_s))))
-        for when in self._clock.place(arrival_s, wall_s, stamps_s):
+        placed = self._clock.place(arrival_s, wall_s, stamps_s)
+        if self._times and max(placed) < self._times[-1] - SET_BACK_S:
+            self.break_here()
+            self._clock = StampClock()
+            placed = self._clock.place(arrival_s, wall_s, stamps_s)
+        for when in placed:
             if self._times and not self._broken and when <= self._times[-1]:
                 self.late += when < self._times[-1]
                 self._counts[-1] += 1.0

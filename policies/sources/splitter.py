@@ -16,6 +16,7 @@ HOLE_BYTES = 512
 
 _UTF8_BOM = b"\xef\xbb\xbf"
 _UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
+_UTF32_BOMS = (b"\xff\xfe\0\0", b"\0\0\xfe\xff")
 _RUNS = re.compile(rb"\x00+|[^\x00]+")
 
 
@@ -24,6 +25,8 @@ def encoding_fault(head: bytes) -> str | None:
 
     UTF-16 and UTF-32 are told by their byte order mark, and UTF-16 of ASCII text also without one.
     """
+    if head[:4] in _UTF32_BOMS:
+        return "the file is UTF-32 (it begins with its byte order mark); only UTF-8 is read"
     if head[:2] in _UTF16_BOMS:
         return "the file is UTF-16 (it begins with its byte order mark); only UTF-8 is read"
     if len(head) >= 4 and not any(head[1:4:2]) and all(head[0:4:2]):
@@ -87,8 +90,8 @@ class LineSplitter:
     def _past_mark(self, data: bytes) -> bytes:
         """Strips the mark at offset 0; holds back only bytes that may still be the beginning of one."""
         head = (self._head or b"") + data
-        if head[:2] in _UTF16_BOMS:
-            self.fault = encoding_fault(head[:2])
+        if head[:2] in _UTF16_BOMS or head[:4] in _UTF32_BOMS:
+            self.fault = encoding_fault(head[:4])
             self._head = None
             return b""
         if len(head) < 3 and (_UTF8_BOM.startswith(head) or any(mark.startswith(head) for mark in _UTF16_BOMS)):

@@ -183,3 +183,13 @@ def test_any_json_reads_the_same_one_by_one_and_all_together(objects: list[objec
     ):
         expected = [found for record in records if (found := one.read(record)) is not None]
         assert many.read_all(records) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["1e308", "-1e308", "9007199254740994", "9" * 40, "nan", "inf", "1,250", "0x10", "1_000", "٣"]
+)
+def test_case_064_a_count_that_is_none_is_counted_and_says_nothing(text: str) -> None:
+    """Beyond 2**53 one step more is the same number, and a sum of such leaves no count at all."""
+    meaning = LogProgressMeaning(r"step (\S+)")
+    assert meaning.read_all([f"step {text}".encode(), b"step 12"]) == [Counter(12.0)]
+    assert meaning.skipped.no_number == 1

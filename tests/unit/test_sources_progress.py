@@ -256,3 +256,32 @@ def test_old_points_go_unless_a_block_needs_them() -> None:
     kept = filled(90.0).count_between(100.0, 200.0)
     assert kept.events == pytest.approx(2000.0)
     assert kept.unknown_s == 0.0
+
+
+@pytest.mark.parametrize(("step_s", "void_s"), [(-3600.0, 1.0), (-86_400.0 * 30, 0.0)])
+def test_a_programs_clock_that_is_set_back_loses_no_later_event(step_s: float, void_s: float) -> None:
+    """Its lines must not all fall on the moment before the step: the time since would read as a standstill."""
+    track = ProgressTrack()
+    for second in range(1, 41):
+        at = 100.0 + second
+        track.add_stamped(at, 1e9 + at, [1e9 + at + (step_s if second > 20 else 0.0)])
+    assert track.count_between(130.0, 139.0).events == pytest.approx(9.0)
+    # far back the stamps are no wall times any more, and begin anew by themselves; nearer the step over the set is not known
+    assert track.count_between(110.0, 135.0).void_s == pytest.approx(void_s)
+
+
+def test_one_stamp_that_ran_ahead_costs_one_step() -> None:
+    track = ProgressTrack()
+    for second in range(1, 41):
+        at = 100.0 + second
+        track.add_stamped(at, 1e9 + at, [1e9 + at + (86_400.0 if second == 20 else 0.0)])
+    assert track.count_between(125.0, 139.0).events == pytest.approx(14.0)
+    assert live_rate(track, 140.0, 10.0).per_s == pytest.approx(1.0, rel=0.1)
+
+
+def test_writers_whose_clocks_differ_a_little_are_no_clock_that_was_set() -> None:
+    track = ProgressTrack()
+    for second in range(1, 41):
+        at = 100.0 + second
+        track.add_stamped(at, 1e9 + at, [1e9 + at - 5.0 * (second % 2)])
+    assert track.count_between(110.0, 130.0).void_s == 0.0

@@ -144,3 +144,12 @@ def test_no_record_holds_an_end_or_a_nul(data: bytes, sizes: list[int]) -> None:
     for record in in_pieces(data, sizes)[0]:
         assert record
         assert not set(record) & {0, 10, 13}
+
+
+@pytest.mark.parametrize("encoding", ["utf-32-le", "utf-32-be"])
+def test_case_057_utf32_is_named_with_and_by_its_mark(encoding: str) -> None:
+    data = "\ufeff".encode(encoding) + '{"step": 1}\n'.encode(encoding)
+    assert "UTF-32" in str(encoding_fault(data[:4]))
+    splitter = LineSplitter()
+    assert splitter.feed(data) == []
+    assert "UTF-32" in str(splitter.fault)
