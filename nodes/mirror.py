@@ -13,12 +13,14 @@ import logging
 import os
 import random
 import threading
+from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 from uuid import NAMESPACE_URL, UUID, uuid5
 
+from nodes.client import AgentUnreachable
 from nodes.clock import monotonic_s
 from policies.duty_text import duty_key, has_budget
 from policies.json_text import parse_json
@@ -31,6 +33,10 @@ log = logging.getLogger(__name__)
 EVERY_S = 2.0
 LONGEST_PAUSE_S = 60.0
 BATCH = 500
+# A server keeps events in memory before its database has them. What it was sent in this long before it (or its database) went
+# away is sent again; whoever gets an event twice can tell by its id.
+SETTLES_S = 60.0
+READY_EVERY_S = 10.0
 QUICK_TIMEOUT_S = 5.0
 STOP_WITHIN_S = 10.0
 # The duty is written when it changed, and else so often that its age says whether the node is still there. What was measured
@@ -90,12 +96,21 @@ def send_events(node: str, entries: list[Entry]) -> None:
         answer.raise_for_status()
 
 
+def server_is_ready() -> None:
+    """Raises ``httpx.HTTPError`` unless server and its database answer."""
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        client._client.get("/ready").raise_for_status()
+
+
 class Mirror:
     """``start()`` and ``stop()`` its thread, or ``step()`` once.
 
     Args:
         send: takes node and entries; raises where the server did not take them.
         mark: file that keeps how far events were sent.
+        ready: raises where the server is away; asked for a while after events were sent.
     """
 
     def __init__(
@@ -106,6 +121,7 @@ class Mirror:
         *,
         mark: Path | None = None,
         send: Callable[[str, list[Entry]], None] = send_events,
+        ready: Callable[[], None] | None = None,
         every_s: float = EVERY_S,
     ) -> None:
         self.agent = agent
@@ -113,9 +129,12 @@ class Mirror:
         self.node = node
         self.mark = mark
         self.send = send
+        self.ready = server_is_ready if ready is None and send is send_events else ready
         self.every_s = every_s
         self._engine: Any = None
         self._sent: int | None = None
+        self._unsettled: deque[tuple[float, int]] = deque()  # of each send: when, and the mark before it
+        self._asked_s = float("-inf")
         self._duty_key: Any = None
         self._duty_at_s = self._duty_seen_s = float("-inf")
         self._stop = threading.Event()
@@ -158,6 +177,15 @@ class Mirror:
         Raises:
             AgentUnreachable, SQLAlchemyError, httpx.HTTPError, Refused: nothing is lost, the next step goes on.
         """
+        try:
+            return self._step()
+        except (AgentUnreachable, Refused):
+            raise
+        except Exception:
+            self._send_again()
+            raise
+
+    def _step(self) -> bool:
         if self._window_is_counted():
             return False
         from cotenant import store
@@ -222,11 +250,30 @@ class Mirror:
             self._sent = self._read_mark()
         entries = store.timeline_entries(self._engine, self.node, self._sent, BATCH)
         if not entries:
+            self._look_after()
             return False
         self.send(self.node, entries)
+        self._unsettled.append((monotonic_s(), self._sent))
         self._sent = int(entries[-1]["seq"])
         self._write_mark(self._sent)
         return len(entries) == BATCH
+
+    def _look_after(self) -> None:
+        """Nothing is to be sent. Whether the server went away with what it was sent a moment ago would not be noticed else."""
+        now_s = monotonic_s()
+        while self._unsettled and now_s - self._unsettled[0][0] > SETTLES_S:
+            self._unsettled.popleft()
+        if self.ready is not None and self._unsettled and now_s - self._asked_s >= READY_EVERY_S:
+            self._asked_s = now_s
+            self.ready()
+
+    def _send_again(self) -> None:
+        """The server or a database is away: what was sent shortly before goes again, since it may be lost with them."""
+        since_s = monotonic_s() - SETTLES_S
+        if (lost := next((mark for at_s, mark in self._unsettled if at_s >= since_s), None)) is not None:
+            self._sent = lost
+            self._write_mark(lost)
+        self._unsettled.clear()
 
     def _read_mark(self) -> int:
         """0 where nothing readable is kept: events are sent again rather than left out."""

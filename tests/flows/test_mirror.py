@@ -77,6 +77,34 @@ def test_a_server_that_is_away_gets_its_events_later(tmp_path: Path, agent: Fake
     assert events.got == [1, 2]
 
 
+def test_what_a_server_took_shortly_before_it_went_away_is_sent_again(tmp_path: Path, agent: FakeAgent) -> None:
+    events, away = Events(), [False]
+
+    def ready() -> None:
+        if away[0]:
+            raise ConnectionError("the server is away")
+
+    mirror = a_mirror(tmp_path, agent, events, ready=ready)
+    agent.memory.write("JOB_QUEUED")
+    mirror.step()
+    events.down = True  # it had kept the first in memory alone
+    agent.memory.write("JOB_ENDED")
+    with pytest.raises(ConnectionError):
+        mirror.step()
+    events.down = False
+    mirror.step()
+    assert events.got == [1, 1, 2]
+
+    away[0] = True  # also where nothing is to be sent meanwhile
+    with pytest.raises(ConnectionError):
+        mirror.step()
+    away[0] = False
+    mirror.step()
+    assert events.got == [1, 1, 2, 1, 2]
+    a_mirror(tmp_path, agent, events).step()
+    assert events.got == [1, 1, 2, 1, 2], "the mark has come after"
+
+
 def test_a_lost_mark_sends_events_again_rather_than_not_at_all(tmp_path: Path, agent: FakeAgent) -> None:
     agent.memory.write("JOB_QUEUED")
     events = Events()
