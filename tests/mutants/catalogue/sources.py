@@ -50,7 +50,8 @@ SOURCES = [
     Mutant(
         "a number with a thousands separator is read up to it",
         MEANING,
-        "if _NUMBER.fullmatch(text) is None:\n        return None\n    value = float(text)",
+        "if not (text.isascii() and text.isdigit()) and _NUMBER.fullmatch(text) is None:\n"
+        "        return None\n    value = float(text)",
         "if (found := _NUMBER.match(text)) is None:\n        return None\n    value = float(found[0])",
         (f"{T_MEANING}::test_log_lines_count_or_carry_a_counter",),
     ),
