@@ -68,7 +68,9 @@ def _text(file: str) -> str:
         raw = sys.stdin.buffer.read() if file == "-" else Path(file).expanduser().read_bytes()
         return raw.decode("utf-8-sig")
     except OSError as error:
-        raise Refused("BLOCKS_BAD", file, error.strerror or str(error), "name a file with blocks, or - ") from error
+        raise Refused(
+            "BLOCKS_BAD", file, error.strerror or str(error), "name a file with blocks; - is standard input"
+        ) from error
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise Refused("BLOCKS_BAD", f"{file}, line {line}", "this is no UTF-8 text", "give JSON or CSV") from error

@@ -37,9 +37,7 @@ def register(app: typer.Typer) -> None:
         return OperationResult(
             manifest | {"file": str(file)},
             messages=_not_in_it(in_force),
-            view=lambda data: [
-                f"{len(data['files'])} files of {in_force.home} are in {data['file']}; keep it safe: it has keys"
-            ],
+            view=lambda data: [f"{in_force.home} is in {data['file']} ({_count(data)}); keep it safe: it has keys"],
         )
 
     @command(app, "restore", example="COTENANT_HOME=/srv/cotenant cotenant restore /mnt/backup/mac-01.tar.gz")
@@ -55,10 +53,15 @@ def register(app: typer.Typer) -> None:
         return OperationResult(
             data,
             view=lambda shown: [
-                f"{len(shown['files'])} files of {shown['made_at'][:16]} UTC are in {shown['home']}; start it: cotenant up",
+                f"the backup of {shown['made_at'][:16]} UTC is in {shown['home']} ({_count(shown)}); start it: cotenant up",
                 "certificates hold where the machine is the one they were earned on, else they are stale",
             ],
         )
+
+
+def _count(data: dict[str, Any]) -> str:
+    many = len(data["files"])
+    return "1 file" if many == 1 else f"{many} files"
 
 
 def _not_in_it(in_force: Settings) -> list[str]:

@@ -33,7 +33,8 @@ def check(in_force: Settings) -> OperationResult:
             continue
         found += [each.as_dict() for each in due(rows, datetime.now(UTC))]
     code = Exit.UNREACHABLE if silent else Exit.OTHER_ANSWER if found else Exit.DONE
-    return OperationResult(found, exit_code=code, errors=silent, view=_view)
+    # Of a node that did not answer nothing is known: then an empty list is no good news.
+    return OperationResult(found, exit_code=code, errors=silent, view=None if silent and not found else _view)
 
 
 def of_the_fleet(in_force: Settings, node: str | None) -> OperationResult:

@@ -45,7 +45,8 @@ def server_answers(url: str) -> str | None:
             return "it asks for a user and password: set COTENANT_PREFECT_AUTH_STRING, or join the fleet with --auth-string"
         return f"it answers with status {error.code}; is it a Prefect server?"
     except OSError as error:
-        return str(getattr(error, "reason", None) or error)
+        reason = getattr(error, "reason", None) or error
+        return str(getattr(reason, "strerror", None) or reason)
 
 
 def _asked(url: str, body: bytes | None = None) -> urllib.request.Request:

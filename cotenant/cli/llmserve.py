@@ -103,9 +103,12 @@ def _look(llmserve: typer.Typer) -> None:
         """Batches, newest first."""
         from cotenant import store
         from cotenant.cli.llmserve_show import batches_view
+        from cotenant.cli.runs import store_engine
 
-        rows = store.list_batches(store.open(settings().store), node, limit)
-        return OperationResult(rows, view=batches_view)
+        engine = store_engine(settings())
+        if engine is None:
+            return OperationResult([], messages=["this home has no store yet: cotenant up"], view=batches_view)
+        return OperationResult(store.list_batches(engine, node, limit), view=batches_view)
 
     @command(llmserve, "status", example="cotenant llmserve status batch-1a2b3c4d5e --watch")
     def status(
@@ -113,11 +116,11 @@ def _look(llmserve: typer.Typer) -> None:
         watch: Annotated[bool, typer.Option("--watch", help="Stay until it ends; Ctrl-C leaves it going.")] = False,
     ) -> OperationResult:
         """How far a batch is, how fast, and why it waits."""
-        from cotenant import store
         from cotenant.cli import llmserve_show as show
+        from cotenant.cli.runs import made_store
 
         in_force = settings()
-        engine = store.open(in_force.store)
+        engine = made_store(in_force, f"batch {batch!r}")
         found = show.watch(in_force, engine, batch) if watch else show.one_batch(in_force, engine, batch)
         return OperationResult(found, view=show.batch_view)
 
@@ -132,10 +135,11 @@ def _look(llmserve: typer.Typer) -> None:
         """
         from cotenant import store
         from cotenant.cli.llmserve_show import one_batch
+        from cotenant.cli.runs import made_store
         from policies.prompts import result_lines
 
         in_force = settings()
-        engine = store.open(in_force.store)
+        engine = made_store(in_force, f"batch {batch!r}")
         found = one_batch(in_force, engine, batch)
         model = found["spec"]["model"] or "stand-in"
         lines = result_lines(batch, model, found["format"], store.prompt_rows(engine, batch))
@@ -162,13 +166,13 @@ def _look(llmserve: typer.Typer) -> None:
     @command(llmserve, "cancel", example="cotenant llmserve cancel batch-1a2b3c4d5e")
     def cancel(batch: BatchArg) -> OperationResult:
         """Cancel a batch's flow run: its job stops within its grace, and what is done is kept."""
-        from cotenant import store
         from cotenant.cli import fleet_link
         from cotenant.cli.llmserve_show import one_batch
+        from cotenant.cli.runs import made_store
         from policies.refusal import Refused
 
         in_force = settings()
-        found = one_batch(in_force, store.open(in_force.store), batch)
+        found = one_batch(in_force, made_store(in_force, f"batch {batch!r}"), batch)
         if found["state"] != "open" or found["flow_run_id"] is None:
             why = f"it is {found['state']}" if found["state"] != "open" else "no flow run works on it"
             raise Refused("BATCH_NOT_OPEN", f"batch {batch}", why, f"cotenant llmserve status {batch}")
@@ -181,14 +185,15 @@ def _look(llmserve: typer.Typer) -> None:
     @command(llmserve, "retry", example="cotenant llmserve retry batch-1a2b3c4d5e")
     def retry(batch: BatchArg) -> OperationResult:
         """Go on with a batch that was cancelled or failed: a new flow run takes the prompts that are open."""
-        from cotenant import fleet, store
+        from cotenant import fleet
         from cotenant.cli import fleet_link
         from cotenant.cli.llmserve_input import DEPLOYMENT
         from cotenant.cli.llmserve_show import one_batch
+        from cotenant.cli.runs import made_store
         from policies.refusal import Refused
 
         in_force = settings()
-        engine = store.open(in_force.store)
+        engine = made_store(in_force, f"batch {batch!r}")
         found = one_batch(in_force, engine, batch)
         api = fleet_link.connect(in_force)
         if not found["open"]:

@@ -51,7 +51,9 @@ def _queue_prompts(parameters: dict[str, Any], node: str | None) -> OperationRes
     asked = dict(parameters)
     prompts, dedupe = asked.pop("prompts", None), asked.pop("dedupe", False)
     if not isinstance(prompts, list):
-        raise Refused("PROMPTS_NONE", "prompts", "it is no list", 'give one, e.g. {"prompts": ["Hi"]}')
+        why = "they are no list" if "prompts" in parameters else "there are none"
+        example = """cotenant mod llmserve queue_prompts -p '{"prompts": ["Hi"], "model": "m.gguf"}'"""
+        raise Refused("PROMPTS_NONE", "prompts", why, example)
     parsed = parse_list(prompts)
     notes = checked(parsed, "prompts", skip_bad=False)
     spec = spec_of({"node": node or in_force.node, **asked}, parsed)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from cotenant.cli.queued import Queued
     from cotenant.settings import Settings
 
-__all__ = ["Found", "ending_exit", "find_run", "owner_of", "store_engine"]
+__all__ = ["Found", "ending_exit", "find_run", "made_store", "owner_of", "store_engine"]
 
 PASS = "no slowdown shown"
 
@@ -123,6 +123,21 @@ def store_engine(settings: Settings) -> Any | None:
         raise Unreachable(
             "STORE_UNREACHABLE", f"store {shown}", said, "check COTENANT_STORE_URL, or start its database"
         ) from error
+
+
+def made_store(settings: Settings, what: str) -> Any:
+    """The store, which has ``what`` where anything has.
+
+    Raises:
+        Refused: there is none yet.
+        Unreachable: as ``store_engine``.
+    """
+    from policies.refusal import Refused
+
+    engine = store_engine(settings)
+    if engine is None:
+        raise Refused("STORE_NONE", what, "this home has no store yet", "cotenant up")
+    return engine
 
 
 def _from_store(settings: Settings, run: str) -> dict[str, Any] | None:

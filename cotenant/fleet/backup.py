@@ -150,9 +150,17 @@ def restore(source: Path, home: Path) -> dict[str, Any]:
     Raises:
         Refused: the home has something already, or the file is no whole backup; nothing is written then.
     """
+    if not source.is_file():
+        why = "it is a folder" if source.is_dir() else "there is no such file"
+        raise Refused("RESTORE_REFUSED", str(source), why, "name a file that `cotenant backup` made")
     if home.exists() and any(home.iterdir()):
         why = "it is not empty, and a restore never mixes with what is there"
-        raise Refused("RESTORE_REFUSED", str(home), why, "stop its pieces, move it away, then restore again")
+        raise Refused(
+            "RESTORE_REFUSED",
+            str(home),
+            why,
+            f"cotenant down; mv {_quoted(home)} {_quoted(home)}.old; then restore again",
+        )
     home.parent.mkdir(parents=True, exist_ok=True)
     try:
         with (

@@ -41,7 +41,8 @@ def run_flow(url: str, deployment: str, parameters: Mapping[str, Any], node: str
         near = difflib.get_close_matches(node, known, 1)
         why = f"the Prefect server at {url} knows no worker queue for it; it knows: {', '.join(known) or 'none'}"
         why += f". Did you mean {near[0]!r}?" if near else ""
-        hint = f"start its worker on its machine: cotenant up, or cotenant node run {node}; then try again"
+        # A mistyped name must not become a node.
+        hint = "cotenant node list --fleet" if near else f"on its machine: cotenant node run {node}; then try again"
         raise Refused("NODE_UNKNOWN", f"node {node!r}", why, hint)
     with client_of(url) as client:
         try:

@@ -44,7 +44,7 @@ class Workloads:
             raise Refused("JOB_NO_MODULE", f"module {module!r}", why, "cotenant module list")
         names = list(manifest.named_services)
         if not names:
-            raise Refused("WORKLOAD_NONE", f"module {module!r}", "it has no [[services]]", "cotenant job submit")
+            raise Refused("WORKLOAD_NONE", f"module {module!r}", "it has no [[services]]", "cotenant module list")
         if service is None and len(names) > 1:
             raise Refused("WORKLOAD_WHICH", f"module {module!r}", f"it has {', '.join(names)}", "name one: MODULE/NAME")
         name = service if service is not None else names[0]

@@ -148,3 +148,10 @@ def test_a_mistyped_path_makes_no_folders(home: Path, tmp_path: Path) -> None:
     with pytest.raises(Refused, match="is a folder"):
         backup(home, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home"]
+
+
+def test_a_restore_of_what_is_no_file_says_so_first(home: Path, tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="no such file"):
+        restore(tmp_path / "none.tar.gz", home)
+    with pytest.raises(Refused, match="is a folder"):
+        restore(tmp_path, home)

@@ -348,3 +348,10 @@ def test_the_embedded_servers_address_is_read_from_its_note(tmp_path: Path) -> N
     (tmp_path / "prefect" / "server.json").write_text('{"port": 5123}')
     assert Settings(home=tmp_path).api_url == "http://127.0.0.1:5123/api"
     assert Settings(home=tmp_path, prefect_api_url="https://fleet/api/").api_url == "https://fleet/api"
+
+
+def test_certificates_of_a_node_that_is_silent_are_unknown_and_not_fine(cli: Cli, home: Path) -> None:
+    said = cli("protection", "certificates", "check")
+    assert said.code == 3
+    assert said.out == ""
+    assert "no agent answers" in said.err

@@ -101,7 +101,8 @@ def test_operations_of_modules(cli: Cli, started: list[dict[str, Any]]) -> None:
         (("mod", "llmserve", "queue"), "queue_prompts"),
         (("mod", "llmserve", "queue_prompts", "-p", '{"prompts": ["a"], "maxtokens": 1}'), "maxtokens"),
         (("mod", "llmserve", "queue_prompts", "-p", '{"prompts": []}'), "no prompt"),
-        (("mod", "llmserve", "queue_prompts", "-p", "{}"), "no list"),
+        (("mod", "llmserve", "queue_prompts", "-p", "{}"), "there are none"),
+        (("mod", "llmserve", "queue_prompts", "-p", '{"prompts": "Hi"}'), "no list"),
     ):
         said = cli(*words)
         assert said.code == 2
@@ -142,3 +143,26 @@ def test_a_spec_that_cannot_be_used_names_the_option() -> None:
     with pytest.raises(Exception, match="temperature 11"):
         llmserve_input.spec_of({"node": "n", "temperature": 11}, parse_list(["a"]))
     assert BatchSpec(node="n").per_job == 100
+
+
+def test_looking_makes_no_store(cli: Cli, home: Path) -> None:
+    for arguments in (
+        ("list",),
+        ("status", "batch-1"),
+        ("results", "batch-1"),
+        ("cancel", "batch-1"),
+        ("retry", "batch-1"),
+    ):
+        said = cli("llmserve", *arguments)
+        assert "no store yet" in said.err
+        assert said.err.rstrip().endswith("cotenant up")
+    assert not (home / "store.sqlite").exists()
+
+
+def test_a_store_that_cannot_be_reached_is_said_with_its_address(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COTENANT_STORE_URL", "sqlite:////proc/no/such/store.sqlite")
+    for arguments in (("list",), ("status", "batch-1")):
+        said = cli("llmserve", *arguments)
+        assert said.code in (2, 3), said.err
+        assert "/proc/no" in said.err
+        assert "fault of cotenant" not in said.err
