@@ -126,7 +126,7 @@ def sweep_markdown(report: SweepReport) -> str:
             f"{row.level:g}",
             row.ending or row.state,
             _share(row.R),
-            "–" if row.lo is None or row.hi is None else f"{_share(row.lo)} to {_share(row.hi)}",
+            "–" if row.lo is None or row.hi is None else f"{100 * row.lo:.1f}–{100 * row.hi:.1f} %",
             "–" if row.n is None else str(row.n),
             "–" if row.certified_duty is None else f"{row.certified_duty:g}",
             row.run or "–",

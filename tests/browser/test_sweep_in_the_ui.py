@@ -16,6 +16,16 @@ from tests.flows.test_duty_sweep import by_level
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
+# Each of these stands beside its field: who fills the form needs no other text.
+HELP = (
+    "choose its work queue too",
+    "gpu, cpu, all, a module, or MODULE/STAGE",
+    "The duties to try, ascending",
+    "like 22:00-06:30",
+    "as a fraction (0.02 is 2 %)",
+    "paused, or evicted to free its memory too",
+    "do not ask. For schedules and the command line",
+)
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(1500)]
 
 
@@ -57,8 +67,11 @@ def test_a_sweep_from_form_to_report(rig: Rig, page: Page, pictures: Path) -> No
 
         # now, by the form's own words
         before = set(runs())
+        page.set_viewport_size({"width": 1280, "height": 2300})  # all of the form in one picture
         page.goto(f"{base}/deployments/deployment/{deployment.id}/run")
         page.get_by_text("The node to measure on").wait_for()
+        for words in HELP:
+            page.get_by_text(words, exact=False).first.wait_for()
         fill(page, "The node to measure on", NODE)
         fill(page, "The rule of the node's protection section", "trainer")
         fill(page, "The fleet work under test", "cpu")
@@ -67,6 +80,7 @@ def test_a_sweep_from_form_to_report(rig: Rig, page: Page, pictures: Path) -> No
         fill(page, "Seconds thrown away after each switch", "1")
         fill(page, "The slowdown that counts", "0.03")
         page.screenshot(path=pictures / "ui-form.png")
+        page.set_viewport_size({"width": 1280, "height": 1000})
         page.get_by_role("button", name="Submit").click()
         (flow_run,) = until(lambda: set(runs()) - before, "the run that the form started")
 
@@ -79,11 +93,24 @@ def test_a_sweep_from_form_to_report(rig: Rig, page: Page, pictures: Path) -> No
         choose(page)
         page.get_by_role("button", name=re.compile("Submit|Resume")).last.click()
 
-        # its progress, on the level that runs
-        until(lambda: not rig.agent.memory.runs or len(rig.agent.memory.started) > 2, "blocks are measured")
+        # its progress: the run, and the bar of the level that runs
+        until(lambda: len(rig.agent.memory.started) > 2, "blocks are measured")
         page.goto(f"{base}/runs/flow-run/{flow_run}")
         page.get_by_text(re.compile("Running|Completed")).first.wait_for()  # a quick machine may be through already
         page.screenshot(path=pictures / "ui-running.png")
+
+        def progress() -> str | None:
+            parent = FlowRunFilter.model_validate({"parent_flow_run_id": {"any_": [flow_run]}})
+            for level in client.read_flow_runs(flow_run_filter=parent):
+                of_level = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[level.id]))
+                for each in client.read_artifacts(artifact_filter=of_level):
+                    if each.type == "progress":
+                        return str(each.id)
+            return None
+
+        page.goto(f"{base}/artifacts/artifact/{until(progress, 'the progress of a level')}")
+        page.get_by_text(re.compile("counted|look at")).first.wait_for()
+        page.screenshot(path=pictures / "ui-progress.png")
         done = rig.wait_state(flow_run, "Completed")
         assert done["message"].startswith("Certified duty 0.2 beside trainer: the sweep stopped at duty 0.35")
 
