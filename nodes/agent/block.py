@@ -172,11 +172,12 @@ class BlockRunner:
             self.collapse.window_began(begin.at_s, self.agent.progress(spec.rule).track)
         await self._until("window", begin.at_s + spec.window_s)
         end = self._edge(begin.at_s, only)
-        program_on = agent.program_seen_on(spec.rule, begin.at_s)
         track = agent.progress(spec.rule).track
         longest = track.longest_step_s
         limit_s = min(CLOSING_MAX_S, max(CLOSING_MIN_S, 2.0 * (longest or 0.0)))
         await self._until("closing", end.at_s + limit_s, lambda _run: track.count_between(begin.at_s, end.at_s).closed)
+        # the arm has not been switched yet: what a late tick reads still is of this window's conditions
+        program_on = agent.program_seen_on(spec.rule, begin.at_s)
         view = agent.progress(spec.rule)
         length_s = end.at_s - begin.at_s
         # The step that is still open when the wait is over counts as far as it got (rule 2).

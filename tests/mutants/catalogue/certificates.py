@@ -9,6 +9,7 @@ __all__ = ["CERTIFICATES"]
 MODEL = "policies/certificate/model.py"
 VALIDITY = "policies/certificate/validity.py"
 COVERAGE = "policies/certificate/coverage.py"
+BESIDE = "policies/certificate/beside.py"
 ISSUE = "policies/certificate/issue.py"
 REPETITION = "policies/certificate/repetition.py"
 
@@ -16,6 +17,21 @@ T_CERTIFICATE = "tests/unit/test_certificate.py"
 T_REPETITION = "tests/unit/test_certificate_repetition.py"
 
 CERTIFICATES = [
+    Mutant(
+        "work is covered wherever the program is",
+        COVERAGE,
+        "    if beside is None or not beside <= set(certificate.devices or ()):",
+        "    if beside is None:",
+        (f"{T_CERTIFICATE}::test_it_covers_work_only_where_the_program_was_measured",),
+        quick=True,
+    ),
+    Mutant(
+        "one block with the program on a device is enough",
+        BESIDE,
+        "frozenset.intersection(*each)",
+        "frozenset.union(*each)",
+        (f"{T_CERTIFICATE}::test_no_certificate_from_blocks_in_which_program_and_work_did_not_meet",),
+    ),
     Mutant(
         "the duty is not under the digest",
         MODEL,

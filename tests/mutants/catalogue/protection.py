@@ -144,6 +144,20 @@ PROTECTION = [
     ),
     # -- units
     Mutant(
+        "a limit on stall binds no device work",
+        UNITS,
+        'return not unit.device or (node.duty_device == "cpu" and node.gpu_jobs != "always")',
+        "return not unit.device",
+        (f"{T_UNITS}::test_a_phases_limit_on_stall_binds_beside_progress_and_in_a_runs_on_windows",),
+    ),
+    Mutant(
+        "an overrun goes though memory is left over",
+        "policies/overrun.py",
+        "if short and not going else None",
+        "if not going else None",
+        ("tests/unit/test_overrun.py::test_what_is_left_over_may_be_lent_and_is_taken_back_first",),
+    ),
+    Mutant(
         "a program of which nobody knows uses no device",
         UNITS,
         "and rule.uses_device is not False",
