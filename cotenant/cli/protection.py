@@ -71,7 +71,11 @@ def _sources(rows: list[dict[str, Any]]) -> Iterator[RenderableType]:
     )
     yield ""
     # A table of its own: a path needs the width of a terminal.
-    yield table(("rule", "path", "why"), ((row["rule"], row.get("path"), _source_why(row)) for row in rows))
+    yield table(
+        ("rule", "path", "why", "next"),
+        ((row["rule"], row.get("path"), _source_why(row), row.get("remedy") or "") for row in rows),
+        keep=("next",),
+    )
 
 
 def _source_why(row: dict[str, Any]) -> str:

@@ -47,6 +47,10 @@ NODES = [
     {"node": "workstation-01", "state": "not running", "why": f"no agent answers on {SOCKET}: it is not running",
      "remedy": "cotenant up --node workstation-01"},
 ]  # fmt: skip
+SOURCES = [
+    {"rule": "trainer", "role": "progress", "state": "unreadable", "path": SOCKET, "why": "this account may not read it",
+     "remedy": "in the login of that account: cotenant session-helper"},
+]  # fmt: skip
 CHECKS = {"checks": [
     {"name": "freezer", "state": "falls_back", "what": "no cgroup2 mount that can be written", "fallback": "SIGSTOP to the tree",
      "remedy": "sudo mount -t cgroup2 none /sys/fs/cgroup/unified"},
@@ -60,6 +64,7 @@ SHOWN: dict[str, tuple[Iterable[RenderableType], list[str]]] = {
     "certificates": (list(protection._certificates(CERTIFICATES)), [RUN, RENEW, "1f2e3d4c5b6a", "/opt/trainer/bin/train.py"]),
     "certificates check": (list(certificates._view(DUE)), [RENEW, "llmserve/batch"]),
     "ab list": (list(ab._list(RUNS)), [RUN, "workstation-01", "llmserve/selftest"]),
+    "sources": (list(protection._sources(SOURCES)), [SOCKET, "in the login of that account: cotenant session-helper"]),
     "node list": (list(node._list(NODES)), ["workstation-01", SOCKET, "cotenant up --node workstation-01"]),
     "doctor": (list(doctor._view(CHECKS)), ["freezer", "sudo mount -t cgroup2 none /sys/fs/cgroup/unified"]),
 }  # fmt: skip
