@@ -105,6 +105,7 @@ class Attempt(ProcessTree):
     _term_at: float | None = None
     _kill_at: float | None = None
     _lost_seen: int = 0
+    _no_phase_at: float = float("-inf")
     _spans: list[tuple[float, float | None]] = field(default_factory=list)
 
     # -- what it is doing -----------------------------------------------------------------------------------------------
@@ -342,12 +343,14 @@ class Attempt(ProcessTree):
         found = phase_of(str(self.folder.work / "phase"))
         if found is None or (found[0] == PAUSED and self.first_phase_mono_s is None):
             # a runner that confirms a pause from its start has not begun to work
+            self._no_phase_at = now
             if self.first_phase_mono_s is None and now - self.spawned_mono_s > BEGIN_AT_LATEST_S:
                 self.first_phase_mono_s = self.spawned_mono_s + BEGIN_AT_LATEST_S
             return
         if self.first_phase_mono_s is None:
+            # how old the file is, is a matter of the wall clock, which may be set: no older than our last look without it
             age_s = max(0.0, utc_now().timestamp() - found[1] / 1e9)
-            self.first_phase_mono_s = max(self.spawned_mono_s, now - age_s)
+            self.first_phase_mono_s = max(self.spawned_mono_s, self._no_phase_at, now - age_s)
         self.phase = found[0]
 
     def _document(self, **change: Any) -> None:

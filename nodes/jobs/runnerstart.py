@@ -62,10 +62,11 @@ def phase_of(path: str) -> tuple[str, int] | None:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return None
+    info = os.fstat(fd)
+    if not stat.S_ISREG(info.st_mode):
+        os.close(fd)  # a folder would be an error of fdopen's, with the descriptor left open
+        return None
     with os.fdopen(fd, "rb") as file:
-        info = os.fstat(fd)
-        if not stat.S_ISREG(info.st_mode):
-            return None
         return file.read(200).decode("utf-8", "replace").strip(), info.st_mtime_ns
 
 

@@ -55,7 +55,7 @@ def parse_fdinfo(text: str, pdev: str = "") -> DrmFile | None:
 
 def _number(text: str | None) -> int | None:
     words = (text or "").split()
-    if not words or not words[0].isdigit():
+    if not words or not words[0].isascii() or not words[0].isdigit() or len(words[0]) > 20:  # 64 bits
         return None
     return int(words[0]) * (_BYTES.get(words[1], 1) if len(words) > 1 else 1)
 

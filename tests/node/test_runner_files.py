@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from nodes.jobs.clearing import remove_tree
+from nodes.jobs.runnerstart import phase_of
 from nodes.jobs.workdir import AttemptDir, newest_lines, read_document, write_document
 from tests.node.jobs_rig import Rig, state_of, wait_for
 
@@ -106,12 +107,17 @@ def test_what_cannot_be_removed_is_left_and_said_by_nobody(tmp_path: Path) -> No
     assert Path("/").is_dir()
 
 
-def test_a_phase_that_is_a_fifo_keeps_nobody_waiting(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["fifo", "dir"])
+def test_a_phase_that_is_no_file_keeps_nobody_waiting(tmp_path: Path, kind: str) -> None:
+    assert phase_of(str(tmp_path)) is None, "a folder, and no descriptor of it is kept"
     rig = Rig.with_foreign(tmp_path, ["freeze_ok"])
-    attempt = rig.start({"do": "work", "odd": {"phase": "fifo"}})
-    wait_for(lambda: (attempt.folder.work / "phase").is_fifo())
+    attempt = rig.start({"do": "work", "odd": {"phase": kind}})
+    path = attempt.folder.work / "phase"
+    wait_for(path.is_fifo if kind == "fifo" else path.is_dir)
+    before = len(os.listdir("/proc/self/fd"))
     ticks_of(rig)
-    assert attempt.state == "running"
+    assert len(os.listdir("/proc/self/fd")) <= before + 1
+    assert attempt.state in ("starting", "running")
     rig.jobs.hold(attempt.attempt_id, "phase")
     rig.until(lambda: attempt.hold_confirmed)
     rig.close()

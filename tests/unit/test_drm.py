@@ -250,6 +250,8 @@ def test_processes_of_no_interest_are_looked_at_once_and_then_in_turn(
 def test_text_that_is_no_client_or_a_strange_number_is_left_out() -> None:
     assert parse_fdinfo("pos:\t0\nflags:\t02\n") is None
     assert parse_fdinfo("drm-driver:\tx\n") is None
+    for number in ("9" * 5000, "²", "-1", "0x1f", "18446744073709551616000"):
+        assert parse_fdinfo(f"drm-driver:\tx\ndrm-client-id:\t{number}\n") is None, number[:30]
     made = parse_fdinfo(
         "drm-driver:\ti915\ndrm-client-id:\t3\ndrm-engine-render:\tmany ns\ndrm-memory-vram:\t8 MiB\ndrm-resident-vram:\t4 KiB\n",
         "00:02.0",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -369,3 +370,19 @@ def test_case_081_a_runner_gets_the_grace_that_it_declares_and_not_another(tmp_p
             for _, _, sig in world.sent[before if second > 100 else 0 :]:
                 sent.setdefault(sig, second - 100.0)
         assert (sent[signal.SIGTERM], sent[signal.SIGKILL]) == (term_at, 90.0), name
+
+
+@pytest.mark.parametrize("set_s", [3600.0, -3600.0])
+def test_case_041_when_the_work_began_is_no_matter_of_the_wall_clock(tmp_path: Path, set_s: float) -> None:
+    """Its first phase is seen by a file's date: a clock that was set meanwhile moves it no further back than our last look."""
+    world = World({LAUNCHER: proc(LAUNCHER, 1, 10, "S"), RUNNER: proc(RUNNER, LAUNCHER, 11, "R")}, [])
+    attempt = attempt_in(world, tmp_path, {"freeze_ok"})
+    attempt.begin(0.0, held_reason=None)
+    attempt.step(40.0)
+    assert attempt.first_phase_mono_s is None
+    path = attempt.folder.work / "phase"
+    path.write_text("working\n")
+    written_s = path.stat().st_mtime
+    os.utime(path, (written_s - set_s, written_s - set_s))
+    attempt.step(42.0)
+    assert 40.0 <= (attempt.first_phase_mono_s or 0.0) <= 42.0
