@@ -20,7 +20,8 @@ NODES = ("mac-01", "mac-02", "pc-03")
 
 
 def test_three_mirrors_fill_one_store_and_lose_nothing_when_it_is_away(postgres: Cluster, tmp_path: Path) -> None:
-    url = postgres.url("cotenant")
+    postgres.query("postgres", "CREATE DATABASE mirrors")  # its own: the nodes of other tests are in the fleet's
+    url = postgres.url("mirrors")
     engine = store.open(url)
     sent: dict[str, list[int]] = {node: [] for node in NODES}
 

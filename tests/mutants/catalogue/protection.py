@@ -153,8 +153,8 @@ PROTECTION = [
     Mutant(
         "an overrun goes though memory is left over",
         "policies/overrun.py",
-        "if short and not going else None",
-        "if not going else None",
+        "if short and not going\n",
+        "if not going\n",
         ("tests/unit/test_overrun.py::test_what_is_left_over_may_be_lent_and_is_taken_back_first",),
     ),
     Mutant(
