@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from nodes.jobs.clearing import remove_tree
+from nodes.jobs.runnerstart import fresh
 from policies.jobs import Failure, parse_failure
 from policies.manifest import PROTOCOL
 
@@ -56,7 +57,7 @@ def write_document(path: Path, document: Mapping[str, Any], *, durable: bool = F
     place = os.fspath(path)
     temporary = f"{place}.{os.getpid()}.tmp"
     data = json.dumps(document, ensure_ascii=False).encode()
-    with os.fdopen(_fresh(temporary), "wb", buffering=0) as file:
+    with os.fdopen(fresh(temporary), "wb", buffering=0) as file:
         view = memoryview(data)
         while view:
             view = view[file.write(view) :]
@@ -69,16 +70,6 @@ def write_document(path: Path, document: Mapping[str, Any], *, durable: bool = F
             os.fsync(folder)  # the new name, too
         finally:
             os.close(folder)
-
-
-def _fresh(path: str) -> int:
-    """A new file to write. What stood there (a crash's, or what a runner put into its folder) is never written through."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    try:
-        return os.open(path, flags, 0o600)
-    except FileExistsError:
-        os.unlink(path)
-        return os.open(path, flags, 0o600)
 
 
 def open_regular(path: Path) -> BinaryIO | None:
