@@ -3,40 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from policies.harness.rows import BlockRow
-from policies.harness.schedule import End, Judge, next_action
+from policies.harness.schedule import End, Judge, next_action, run_looks
 from policies.harness.spec import RunSpec
 from policies.harness.validity import counted, decide_blocks
-from policies.harness.verdict import Decision, Verdict
+from policies.harness.verdict import INCONCLUSIVE, Decision, Verdict
 
-__all__ = ["replay", "verify"]
+__all__ = ["Replay", "replay", "verify"]
 
 # The recorded figures are the same floating point sums; JSON keeps all their digits.
 SAME = 1e-9
-# How many looks a run can have, with room: a replay that does not end by then is a fault, not a long run.
-MOST_STEPS = 200
 # Endings that come from outside the windows: for these the looks are compared, not the ending.
 FROM_OUTSIDE = ("aborted", "interrupted")
+UNDECIDED = "undecided"
+# What a record may call an ending that its windows leave open: the owner's hours, or the run's own, were over.
+TIME_WAS_UP = INCONCLUSIVE
 
 
-def replay(spec: RunSpec, rows: Sequence[BlockRow]) -> tuple[End | None, dict[int, Decision]]:
-    """What the windows say: the ending (None: they leave it open), and the decision at each look on the way there."""
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What the windows say: the ending (None: they leave it open), the decision at each look on the way there, that of all
+    counted blocks (None: there is none), and how many blocks lie beyond the one with which it ended.
+    """
+
+    end: End | None
+    looks: dict[int, Decision]
+    verdict: Decision | None
+    beyond: int = 0
+
+
+def replay(spec: RunSpec, rows: Sequence[BlockRow]) -> Replay:
+    """Live the run again, block after block: a look was taken before the next block began, and what came later (a collapse,
+    harm left out) takes none of them back.
+    """
     from policies.statistics import decide
 
-    blocks = decide_blocks(rows)
+    ordered = sorted(rows, key=lambda row: row.number)
+    stops, blocks = run_looks(spec), decide_blocks(ordered)
+    verdict = decide(blocks, spec.margin, stops[-1], stops[0]) if blocks else None
     looks: dict[int, Decision] = {}
     judged: dict[int, Verdict] = {}
-    for _ in range(MOST_STEPS):
-        action = next_action(spec, rows, judged)
+    for known in range(len(ordered) + 1):
+        seen = ordered[:known]
+        action = next_action(spec, seen, judged)
+        while isinstance(action, Judge):
+            looks[action.n] = decide(decide_blocks(seen, action.n), spec.margin, action.n_max, action.first_look)
+            judged[action.n] = looks[action.n].verdict
+            action = next_action(spec, seen, judged)
         if isinstance(action, End):
-            return action, looks
-        if not isinstance(action, Judge):
-            return None, looks
-        looks[action.n] = decide(blocks[: action.n], spec.margin, action.n_max, action.first_look)
-        judged[action.n] = looks[action.n].verdict
-    raise RuntimeError(f"a run has at most {MOST_STEPS} looks")
+            return Replay(action, looks, verdict, len(ordered) - known)
+    return Replay(None, looks, verdict)
 
 
 def verify(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -51,25 +70,27 @@ def verify(record: Mapping[str, Any]) -> dict[str, Any]:
     from policies.report import read_record
 
     spec, rows = read_record(record)
-    end, looks = replay(spec, rows)
+    lived = replay(spec, rows)
+    end, found_verdict = lived.end, None if lived.verdict is None else lived.verdict.as_dict()
     differences = _rate_differences(rows)
+    if lived.beyond:
+        differences.append(f"{lived.beyond} blocks: recorded, but the windows before them had ended the run")
     ending = record.get("ending")
     if ending is not None and ending not in FROM_OUTSIDE:
-        said = end.ending if end is not None else "undecided"
-        if said != ending:
+        said = end.ending if end is not None else UNDECIDED
+        if said != ending and not (end is None and ending == TIME_WAS_UP):
             differences.append(f"ending: recorded {ending!r}, the windows say {said!r}")
     for kept in record.get("looks") or []:
-        found = looks.get(int(kept["n"]))
+        found = lived.looks.get(int(kept["n"]))
         if found is None:
             differences.append(f"look at {kept['n']} blocks: recorded, but the windows have no such look")
         else:
             differences += [
                 f"look at {kept['n']} blocks: {words}" for words in _figure_differences(kept, found.as_dict())
             ]
-    last = looks[max(looks)] if looks else None
     verdict = record.get("verdict")
-    if isinstance(verdict, Mapping) and last is not None:
-        differences += [f"verdict: {words}" for words in _figure_differences(verdict, last.as_dict())]
+    if isinstance(verdict, Mapping):
+        differences += [f"verdict: {words}" for words in _figure_differences(verdict, found_verdict or {})]
     return {
         "run": record.get("run"),
         "agrees": not differences,
@@ -77,7 +98,7 @@ def verify(record: Mapping[str, Any]) -> dict[str, Any]:
         "recomputed": {
             "ending": end.ending if end else None,
             "reason": end.reason if end else None,
-            "verdict": last.as_dict() if last else None,
+            "verdict": found_verdict,
         },
         "blocks": {"counted": len(counted(rows)), "all": len(rows)},
         "differences": differences,
@@ -100,9 +121,9 @@ def _rate_differences(rows: Sequence[BlockRow]) -> list[str]:
 
 def _figure_differences(kept: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
     return [
-        f"{key}: recorded {kept[key]!r}, the windows say {found[key]!r}"
+        f"{key}: recorded {kept[key]!r}, the windows say {found.get(key)!r}"
         for key in ("verdict", "n", "R", "lo", "hi")
-        if key in kept and not _same(kept[key], found[key])
+        if key in kept and not _same(kept[key], found.get(key))
     ]
 
 

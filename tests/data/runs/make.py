@@ -296,14 +296,14 @@ def repeat() -> dict[str, Any]:
         "run-0502 ended slowdown on 2026-11-17; within 14 days of it this work at this duty needs two passes in a row, "
         "and this is the first"
     )
-    return run.record("no slowdown shown", attempts_before=previous, certificate_refused=refused)
+    return run.record("no slowdown shown", spec={"first_look": 12}, attempts_before=previous, certificate_refused=refused)
 
 
 def left_out_many() -> dict[str, Any]:
     run = Run("left-out-many", Model(seed=31, R=1.0, sd=0.006))
     for _ in range(4):
         run.block(reason="owner_pause", arm="off", detail="paused by ada").many(2)
-    return run.many(4).record("no slowdown shown")
+    return run.many(4).record("no slowdown shown", spec={"first_look": 12})
 
 
 def slowdown() -> dict[str, Any]:
@@ -395,7 +395,8 @@ def hostile() -> dict[str, Any]:
     model = Model(seed=83, R=0.999, sd=0.008)
     model.work = {"module": bad, "short": bad, "version": bad, "digest": bad, "stage": bad}
     run = Run("hostile", model).many(4).block(reason="phase", arm="on", detail=bad).many(5)
-    record = run.record("aborted", reason=bad, spec={"rule": bad, "work": bad, "node": bad}, node=bad, reviewed_by=bad)
+    spec = {"rule": bad, "work": bad, "node": bad, "first_look": 12}
+    record = run.record("aborted", reason=bad, spec=spec, node=bad, reviewed_by=bad)
     record["program"] = {"processes": [{"pid": 1, "exe": bad, "argv": [bad, "=cmd()"], "started_at": bad}]}
     record["source"] = {"kind": bad, "path": bad, "unit": bad, "timed": False}
     record["fingerprint"] = {
