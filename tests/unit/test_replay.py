@@ -16,7 +16,15 @@ from policies.harness.validity import decide_blocks
 from policies.statistics import decide
 
 SPEC = RunSpec(node="local", rule="trainer", window_s=60.0, washout_s=15.0, max_hours=1.0, margin=0.05)
-LOST: tuple[LeftOut, ...] = ("program_died", "memory_guard", "source_unreadable", "suspend", "no_dose", "not_held", "cut")
+LOST: tuple[LeftOut, ...] = (
+    "program_died",
+    "memory_guard",
+    "source_unreadable",
+    "suspend",
+    "no_dose",
+    "not_held",
+    "cut",
+)
 
 
 def window(block: int, arm: str, position: int, events: float) -> WindowRow:
@@ -39,10 +47,19 @@ def block(asked: NextBlock, dice: random.Random, lossy: float, ill: float) -> Bl
     drawn = dice.random()
     if drawn < lossy:
         reason = dice.choice(LOST)
-        more = {"state": "cut" if reason == "cut" else "left_out", "reason": reason, "reason_arm": dice.choice(("on", "off"))}
+        more = {
+            "state": "cut" if reason == "cut" else "left_out",
+            "reason": reason,
+            "reason_arm": dice.choice(("on", "off")),
+        }
         rows[second] = None
     elif drawn < lossy + ill:
-        more = {"state": "left_out", "reason": "program_died", "reason_arm": "on", "collapse": "under half of OFF for 20 s"}
+        more = {
+            "state": "left_out",
+            "reason": "program_died",
+            "reason_arm": "on",
+            "collapse": "under half of OFF for 20 s",
+        }
         rows["on"] = None
     elif drawn < lossy + 2 * ill:
         rows["on"] = window(asked.number, "on", 1 if first == "on" else 2, 0.0)
@@ -79,7 +96,9 @@ def test_every_run_that_was_lived_agrees() -> None:
         assert verify(record)["differences"] == [], (seed, record["ending"], record["reason"])
         seen[record["ending"], bool(record["looks"])] += 1
     for ending in ("slowdown", "harm_suspected", "inconclusive", "no slowdown shown"):
-        assert seen[ending, True] > 0, f"no run that ended as {ending!r} after a look: the test is blind for it ({seen})"
+        assert seen[ending, True] > 0, (
+            f"no run that ended as {ending!r} after a look: the test is blind for it ({seen})"
+        )
 
 
 def collapsed_after_a_look() -> dict[str, Any]:

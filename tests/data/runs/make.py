@@ -296,7 +296,9 @@ def repeat() -> dict[str, Any]:
         "run-0502 ended slowdown on 2026-11-17; within 14 days of it this work at this duty needs two passes in a row, "
         "and this is the first"
     )
-    return run.record("no slowdown shown", spec={"first_look": 12}, attempts_before=previous, certificate_refused=refused)
+    return run.record(
+        "no slowdown shown", spec={"first_look": 12}, attempts_before=previous, certificate_refused=refused
+    )
 
 
 def left_out_many() -> dict[str, Any]:
