@@ -177,7 +177,8 @@ def draw(stretch: Stretch, path: Path, pace: float) -> None:
             shares = [sample.measured.get(name, float("nan")) for sample in stretch.samples]
             colour = COLOURS["on"] if number % 2 == 0 else COLOURS["off"]
             middle.plot(at, shares, lw=0.9, color=colour, label=f"unit {name.partition('-')[0]}")
-        middle.set_ylim(bottom=0.0)
+        most = max((share for sample in stretch.samples for share in sample.measured.values()), default=DUTY)
+        middle.set_ylim(0.0, 1.35 * most)  # room for the legend above the lines
         middle.set_ylabel("measured duty")
         middle.legend(frameon=False, fontsize=8, loc="upper right", ncols=4)
         bin_s = 5.0 / pace
