@@ -10,6 +10,7 @@ Without ``--model`` the batches run on the module's stand-in model. Exit 1 where
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -38,6 +39,7 @@ START_S, DRAIN_S = 600.0, 2400.0
 # A pause is an event away; what a runner still does is its last unit.
 STOPS_WITHIN_S = 5.0
 SETTLED_S = 30.0
+DOWN_WITHIN_S = 120.0
 LOOK_S = 0.5
 
 
@@ -123,20 +125,8 @@ pause_fleet = {{ scope = "all" }}
         rows = ({"id": f"p{n}", "prompt": f"Tell me about {len(self.batches)} and {n}."} for n in range(PROMPTS))
         file.write_text("".join(json.dumps(row) + "\n" for row in rows))
         how = ("--model", self.model) if self.model else ("--backend", "stub")
-        asked = (
-            "llmserve",
-            "queue",
-            str(file),
-            *how,
-            "--max-tokens",
-            "16",
-            "--width",
-            "4",
-            "--per-job",
-            "20",
-            "--json",
-        )
-        done = self.owner.types(*asked, limit_s=START_S)
+        asked = f"llmserve queue {file} --max-tokens 16 --width 4 --per-job 20 --json"
+        done = self.owner.types(*asked.split(), *how, limit_s=START_S)
         if done.returncode == 0:  # else the server is down just now
             self.batches.append(json.loads(done.stdout)["data"]["batch"])
 
@@ -153,6 +143,10 @@ pause_fleet = {{ scope = "all" }}
     def open_batches(self, engine: Any) -> list[str]:
         found = [(batch, store.batch_status(engine, batch)) for batch in self.batches]
         return [batch for batch, status in found if status is not None and status["state"] != "done"]
+
+    def left(self) -> list[int]:
+        """Processes of this home, but the owner's own program and us."""
+        return [pid for pid in self.owner.pids() if pid not in (os.getpid(), self.trainer.pid if self.trainer else 0)]
 
     # -- the hour -----------------------------------------------------------------------------------------------------
 
@@ -211,10 +205,9 @@ pause_fleet = {{ scope = "all" }}
         newest = client.call("timeline", limit=1)["last_seq"]
         wait_for("the mirror has all", lambda: store.last_seq(engine, "local") >= newest, START_S)
         self.owner.types("down", limit_s=START_S)
-        wait_for("all is down", lambda: not self.owner.pids("cotenant"), START_S)
-        seen.left = [
-            pid for pid in self.owner.pids() if pid not in (os.getpid(), self.trainer.pid if self.trainer else 0)
-        ]
+        with contextlib.suppress(AssertionError):  # what is left is told by its pid
+            wait_for("all is down", lambda: not self.left(), DOWN_WITHIN_S)
+        seen.left = self.left()
         seen.store = every(lambda after: store.timeline_entries(engine, "local", after_seq=after))
         last = seen.store[-1]["seq"] if seen.store else 0
         seen.journal = [each for each in journal_of(self.home) if each["seq"] <= last]
