@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.duty_accuracy import Samples, Stretch, judged
+from benchmarks.duty_accuracy import Held, Samples, Stretch, _figures, judged
 
 
 def samples(*pieces: tuple[float, float], step_s: float = 0.05) -> Samples:
@@ -36,6 +36,19 @@ def test_shares_and_ratios_by_arithmetic() -> None:
     assert held.share == pytest.approx(0.3)
     assert held.largest == pytest.approx(0.3)
     assert held.waited == pytest.approx(0.1)
+    assert held.took_s == pytest.approx(0.01)
     # 30 units a second against 0.3 of 80; per CPU second both do 100
     assert held.throughput_ratio == pytest.approx(30.0 / 24.0)
     assert held.per_cpu_s_ratio == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("took_s", "judged_so"), [(0.205, False), (0.243, None)])
+def test_a_unit_that_the_host_made_longer_than_the_promise_is_for_is_not_judged_by_it(
+    took_s: float, judged_so: bool | None
+) -> None:
+    held = Held(
+        0.2, 0.1, waited=0.3, share=0.12, largest=0.1214, took_s=took_s, throughput_ratio=1.0, per_cpu_s_ratio=1.0
+    )
+    largest = _figures(held, busy=False)[0]
+    assert largest.holds is judged_so
+    assert "of CPU time" in (largest.reference or "")
