@@ -91,7 +91,8 @@ def run_demo(*, full: bool, keep: bool, out: Path, llm: bool = False) -> Operati
 
 
 def _in_home(home: Path, stopping: Stopping, *, full: bool, keep: bool, out: Path, llm: bool) -> OperationResult:
-    for name in [name for name in os.environ if name.startswith("COTENANT_")]:
+    kept = {"COTENANT_TEST_WHEELS"}
+    for name in [name for name in os.environ if name.startswith("COTENANT_") and name not in kept]:
         del os.environ[name]  # the demo has nothing to do with an installed node
     os.environ["COTENANT_HOME"] = str(home)
     # Prefect's usual port is left to the user's own server.
@@ -151,6 +152,7 @@ class Demo:
         self._since = time.monotonic()
         self._children: list[tuple[str, subprocess.Popen[bytes], ProcessId]] = []
         self._supervisor: Supervisor | None = None
+        self._trainer_over = False
 
     # -- saying ---------------------------------------------------------------------------------------------------------
 
@@ -357,9 +359,20 @@ class Demo:
         except FileNotFoundError:
             return 0
 
+    def end_trainer(self) -> None:
+        """The program is over, as its owner would end it; nobody misses it from here on."""
+        from cotenant.cli.signals import end
+
+        self._trainer_over = True
+        for name, process, who in self._children:
+            if name == "trainer":
+                end(who, 15.0)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=5.0)
+
     def check_trainer(self) -> None:
         for name, process, _ in self._children:
-            if name == "trainer" and process.poll() is not None:
+            if name == "trainer" and not self._trainer_over and process.poll() is not None:
                 raise StepFailed(
                     OperationError(
                         "DEMO_TRAINER",
@@ -391,9 +404,5 @@ class Demo:
                 end(who, 10.0)
         if self._supervisor is not None:
             self._supervisor.stop()
-        for name, process, who in self._children:
-            if name == "trainer":
-                end(who, 15.0)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(timeout=5.0)
+        self.end_trainer()
         self.say("all stopped")

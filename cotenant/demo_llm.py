@@ -1,17 +1,20 @@
 """`cotenant demo --llm`: a real language model answers a hundred prompts beside the sample trainer, under a certificate.
 
-The same demo earned it. It ends with a picture of the trainer's rate and the duty over time, and the answers.
+The same demo earned it; where it did not, the prompts are seen waiting, and run when the trainer is over. It ends with a picture of the
+trainer's rate and the duty over time, and the answers.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cotenant.cli.result import Exit, OperationError, OperationResult
-from cotenant.demo import NODE, Demo, StepFailed, section_text
+from cotenant.demo import DUTY, HONEST, NODE, Demo, StepFailed, section_text
 from cotenant.demo_model import MODEL, model_file, wheels
 
 __all__ = ["LlmDemo"]
@@ -21,6 +24,11 @@ TOKENS = 24
 WORK = "llmserve/batch"
 BATCH_WITHIN_S = 3600.0
 SAMPLE_EVERY_S = 2.0
+SAY_EVERY_S = 15.0
+# what a runner that waits uses of a core is less
+IDLE_SHARE = 0.01
+# Without a certificate the prompts are shown waiting for so long; with one they may take so long beside the trainer.
+WAITING_S, SHARED_WITHIN_S = 45.0, 1500.0
 RATE_OVER_S = 10.0
 TOPICS = [
     "rain",
@@ -48,6 +56,18 @@ ASKED = ("Say in one sentence what {} is.", "Why do people like {}?", "Name one 
          "Write a short line of verse about {}.")  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A moment of the batch. ``alone``: the trainer was ended; duty and share are None where there are none."""
+
+    at_s: float
+    steps: int
+    alone: bool
+    duty: float | None
+    share: float | None
+    done: int
+
+
 class LlmDemo(Demo):
     """The steps of the demo, with the real model as the work."""
 
@@ -67,12 +87,8 @@ class LlmDemo(Demo):
         self.say("4. the owner says what is protected; device work runs beside it only under a certificate")
         self.protect()
         self.say("5. the certificate: the model's work in windows ON and OFF, in random order")
-        record = self.measure(0.3)
+        record = self.measure(DUTY)
         self.after(record)
-        if record.get("certificate") is None:
-            why = f"the run ended '{record['ending']}', so there is no certificate, and the prompts would wait for one"
-            raise StepFailed(OperationError("DEMO_NO_CERTIFICATE", f"run {record['run']}", why, "cotenant demo --llm"))
-        self.say(f"6. {PROMPTS} prompts, while the governor holds the duty that was certified")
         self.answer = self.serve(record)
         return self.answer
 
@@ -100,52 +116,72 @@ class LlmDemo(Demo):
 
     def serve(self, record: dict[str, Any]) -> OperationResult:
         from cotenant import store
+        from cotenant.cli.report_view import write_report
 
+        report = write_report(record, self.out)["html"]
+        certified = record.get("certificate") is not None
+        if certified:
+            self.say(f"6. {PROMPTS} prompts, while the governor holds the duty that was certified")
+        else:
+            self.say(
+                f"6. the run ended '{record['ending']}': no certificate, so the prompts wait while the trainer runs"
+            )
         file = self.home / "prompts.jsonl"
-        asked = [f"{question}" for question in questions()][:PROMPTS]
+        asked = questions()[:PROMPTS]
         file.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in asked), encoding="utf-8")
         self.cotenant("llmserve", "queue", str(file), "--model", MODEL, "--max-tokens", str(TOKENS))
         engine = store.open(self.settings.store)
         batch = store.list_batches(engine, NODE, 1)[0]["batch"]
-        samples = self.watch(engine, batch)
+        samples = self.watch(engine, batch, SHARED_WITHIN_S if certified else WAITING_S)
         self.cotenant("llmserve", "status", batch)
-        self.out.mkdir(parents=True, exist_ok=True)
         answers, picture = self.out / "answers.jsonl", self.out / "llm.png"
         self.cotenant("llmserve", "results", batch, "-o", str(answers), fine=(0, 1))
         draw(samples, picture)
-        for line in answers.read_text(encoding="utf-8").splitlines()[:5]:
+        for line in answers.read_text(encoding="utf-8").splitlines()[: PROMPTS : PROMPTS // 5]:
             told = json.loads(line)
             self.say(f"   {told['prompt']} -> {' '.join(str(told['text']).split())}")
+        for line in summary(samples):
+            self.say(f"answer: {line}")
         self.say(f"   the trainer's rate and the duty over time: {picture}")
         self.say(f"   all answers: {answers}")
+        self.say(f"   the report of the measurement: {report}")
         status = store.batch_status(engine, batch) or {}
         whole = status.get("done") == PROMPTS
-        errors = (
-            []
-            if whole
-            else [OperationError("DEMO_BATCH", f"batch {batch}", f"it came to {status}", "cotenant demo --llm")]
-        )
+        errors = []
+        if not whole:
+            errors.append(OperationError("DEMO_BATCH", f"batch {batch}", f"it came to {status}", "cotenant demo --llm"))
+        if record["ending"] not in HONEST:
+            why = f"it ended '{record['ending']}', which is no answer"
+            errors.append(OperationError("DEMO_NO_ANSWER", f"run {record['run']}", why, "cotenant demo --llm"))
         return OperationResult(
             {
                 "run": record["run"],
+                "ending": record["ending"],
                 "certificate": record.get("certificate"),
                 "batch": batch,
                 "status": status,
+                "summary": summary(samples),
                 "picture": str(picture),
                 "answers": str(answers),
+                "report": str(report),
+                "seconds": round(time.monotonic() - self._since, 1),
             },
-            exit_code=Exit.DONE if whole else Exit.OTHER_ANSWER,
+            exit_code=Exit.OTHER_ANSWER if errors else Exit.DONE,
             errors=errors,
-            view=lambda data: [f"{data['status']['done']} answers: {data['answers']}", f"picture: {data['picture']}"],
+            view=lambda data: [
+                f"{data['ending']}: {data['report']}",
+                f"{data['status']['done']} answers: {data['answers']}",
+                f"picture: {data['picture']}",
+            ],
         )
 
-    def watch(self, engine: Any, batch: str) -> list[dict[str, float | None]]:
-        """Samples of steps, duty, share and answers until the batch has ended."""
+    def watch(self, engine: Any, batch: str, beside_s: float) -> list[Sample]:
+        """Samples until the batch has ended. After ``beside_s`` the trainer is ended, so that what is left may run alone."""
         from cotenant import store
         from tasks.prompt_words import batch_words
 
-        samples: list[dict[str, float | None]] = []
-        since, said_s = time.monotonic(), 0.0
+        samples: list[Sample] = []
+        since, said_s, alone = time.monotonic(), -SAY_EVERY_S, False
         while True:
             self.check_trainer()
             if self._supervisor is not None:
@@ -154,66 +190,97 @@ class LlmDemo(Demo):
             assert status is not None
             jobs = self.agent().ask("job_list", limit=5)
             job = next((one for one in jobs if one["job"] == status["job"]), None) or {}
-            at = time.monotonic() - since
-            samples.append(
-                {
-                    "at_s": at,
-                    "steps": float(self.steps()),
-                    "duty": job.get("duty"),
-                    "share": job.get("share"),
-                    "done": float(status["done"]),
-                }
-            )
+            at_s = time.monotonic() - since
+            samples.append(Sample(at_s, self.steps(), alone, job.get("duty"), job.get("share"), status["done"]))
             if status["state"] != "open":
                 return samples
-            if at - said_s > 15.0:
-                said_s = at
-                why = f" ({job['reason']})" if job.get("reason") else ""
-                self.say(f"   {batch_words(status)}; duty {job.get('duty')}, metered {job.get('share')}{why}")
-            if at > BATCH_WITHIN_S:
+            if at_s - said_s >= SAY_EVERY_S:
+                said_s = at_s
+                self.say(f"   {batch_words(status)}; {_job_words(job)}")
+            if not alone and at_s > beside_s:
+                self.cotenant("llmserve", "status", batch)
+                self.say("   the trainer is ended here: with nothing to protect, the rest may run")
+                self.end_trainer()
+                alone = True
+            if at_s > BATCH_WITHIN_S:
                 raise StepFailed(
                     OperationError("DEMO_SLOW", f"batch {batch}", f"it took more than {BATCH_WITHIN_S:g} s")
                 )
             time.sleep(SAMPLE_EVERY_S)
 
 
+def _job_words(job: dict[str, Any]) -> str:
+    if not job:
+        return "its flow is being started"
+    words = str(job["state"])
+    words += "" if job.get("duty") is None else f", duty {job['duty']:g}"
+    words += "" if job.get("share") is None else f", metered {job['share']:.2f}"
+    return words + (f" ({job['reason']})" if job.get("reason") else "")
+
+
 def questions() -> list[str]:
     return [form.format(topic) for form in ASKED for topic in TOPICS]
 
 
-def draw(samples: list[dict[str, float | None]], path: Path) -> None:
+def draw(samples: list[Sample], path: Path) -> None:
     """Three strips over time: the trainer's rate, duty asked and metered, prompts answered."""
-    import matplotlib
+    from tasks.drawing import COLOURS, new_figure, style
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    times = [one.at_s for one in samples]
+    with style():
+        figure = new_figure(narrow=False, height_in=5.6)
+        rate, duty, done = figure.subplots(3, 1, sharex=True)
+        figure.suptitle("A trainer and a language model on one machine", fontsize=11)
+        rate.plot(times, rates(samples), color=COLOURS["off"])
+        rate.set_ylabel("trainer, steps/s")
+        rate.set_ylim(bottom=0)
+        duty.plot(times, [s.duty for s in samples], drawstyle="steps-post", color=COLOURS["soft"], label="allowed")
+        duty.plot(times, [s.share for s in samples], color=COLOURS["on"], label="metered")
+        duty.set_ylabel("duty of the model")
+        duty.set_ylim(0, 1.05)
+        duty.legend(loc="upper left", frameon=False, ncols=2)
+        done.plot(times, [s.done for s in samples], color=COLOURS["good"])
+        done.set_ylabel("prompts answered")
+        done.set_ylim(bottom=0)
+        done.set_xlabel("seconds since they were queued")
+        ended = next((one.at_s for one in samples if one.alone), None)
+        for strip in (rate, duty, done):
+            strip.grid(color=COLOURS["grid"], linewidth=0.6)
+            if ended is not None:
+                strip.axvline(ended, color=COLOURS["harm"], linewidth=0.9, linestyle=":")
+        if ended is not None:
+            rate.annotate("the trainer is ended", (ended, 0), (4, 4), textcoords="offset points", color=COLOURS["harm"])
+        figure.savefig(path, dpi=130)
 
-    times = [sample["at_s"] for sample in samples]
-    figure, strips = pyplot.subplots(3, 1, sharex=True, figsize=(9, 6), constrained_layout=True)
-    strips[0].plot(times, rates(samples), color="tab:blue")
-    strips[0].set_ylabel("trainer, steps/s")
-    strips[0].set_ylim(bottom=0)
-    strips[1].plot(times, [s["duty"] for s in samples], drawstyle="steps-post", color="tab:orange", label="asked")
-    strips[1].plot(times, [s["share"] for s in samples], color="tab:green", label="metered")
-    strips[1].set_ylabel("duty of the model")
-    strips[1].set_ylim(0, 1)
-    strips[1].legend(loc="upper right", frameon=False)
-    strips[2].plot(times, [s["done"] for s in samples], color="tab:gray")
-    strips[2].set_ylabel("prompts answered")
-    strips[2].set_xlabel("seconds since they were queued")
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
 
-
-def rates(samples: list[dict[str, float | None]]) -> list[float | None]:
+def rates(samples: list[Sample]) -> list[float | None]:
     """Steps a second over the last ten seconds at each sample; None where there is no such stretch yet."""
     found: list[float | None] = []
     for number, sample in enumerate(samples):
-        at, steps = sample["at_s"], sample["steps"]
-        earlier = [one for one in samples[:number] if (one["at_s"] or 0.0) <= (at or 0.0) - RATE_OVER_S]
-        if not earlier or at is None or steps is None:
-            found.append(None)
-            continue
-        first = earlier[-1]
-        found.append((steps - (first["steps"] or 0.0)) / (at - (first["at_s"] or 0.0)))
+        earlier = [one for one in samples[:number] if one.at_s <= sample.at_s - RATE_OVER_S]
+        first = earlier[-1] if earlier else None
+        found.append(None if first is None else (sample.steps - first.steps) / (sample.at_s - first.at_s))
     return found
+
+
+def summary(samples: list[Sample]) -> list[str]:
+    """What came of it in sentences: how many prompts beside the trainer, how many alone, and the trainer's rate meanwhile."""
+    ended = next((one for one in samples if one.alone), samples[-1])
+    beside, alone = ended.done, samples[-1].done - ended.done
+    said = [f"{beside} prompts were answered beside the trainer" + (f", {alone} after it was ended" if alone else "")]
+    shared, kept = _rate_where(samples, working=True), _rate_where(samples, working=False)
+    if shared is not None and kept is not None:
+        words = f"the trainer made {shared:.2f} steps/s while the model worked beside it, {kept:.2f} while it did not"
+        said.append(words + " (a glance, no proof: the report is the proof)")
+    return said
+
+
+def _rate_where(samples: list[Sample], *, working: bool) -> float | None:
+    """Steps a second between samples at which the model worked, or did not, while the trainer ran; None without ten seconds of it."""
+    steps = seconds = 0.0
+    for one, after in itertools.pairwise(samples):
+        if after.alone or any(((sample.share or 0.0) > IDLE_SHARE) is not working for sample in (one, after)):
+            continue
+        steps += after.steps - one.steps
+        seconds += after.at_s - one.at_s
+    return steps / seconds if seconds >= RATE_OVER_S else None

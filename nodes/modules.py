@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from nodes.builds import Builds
 from nodes.bundles import bundle_digest, check_bundle, copy_bundle, python_environment
 from nodes.clock import utc_iso
 from nodes.doctor import DoctorReport, run_doctor
@@ -116,6 +117,7 @@ class ModuleStore:
         self._home = Path(node_dir) / "modules"
         self._home.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._builtin = Path(builtin)
+        self.builds = Builds()
         self._lock = threading.RLock()
         self._states: dict[str, ModuleState] = {}
         for folder in sorted(self._home.iterdir()):
@@ -249,7 +251,7 @@ class ModuleStore:
             assert state.bundle is not None
             place = self._home / state.short / "environments"
             try:
-                return replace(state, python=uv_environment(state.bundle, state.digest, runtime, place))
+                return replace(state, python=uv_environment(state.bundle, state.digest, runtime, place, self.builds))
             except EnvironmentFailed as error:
                 return replace(state, why=f"its environment cannot be built: {error}")
         try:

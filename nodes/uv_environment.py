@@ -11,12 +11,12 @@ import fcntl
 import hashlib
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from nodes.builds import Builds
 from nodes.bundles import put_sdk, sdk_sources
 from policies.manifest import Runtime
 
@@ -38,12 +38,13 @@ def find_uv() -> str | None:
     return str(beside) if os.access(beside, os.X_OK) else shutil.which("uv")
 
 
-def uv_environment(bundle: Path, digest: str, runtime: Runtime, home: Path) -> Path:
+def uv_environment(bundle: Path, digest: str, runtime: Runtime, home: Path, builds: Builds) -> Path:
     """The environment's interpreter.
 
     Args:
         bundle: the copied bundle; its ``pyproject.toml`` lies beside the lock that the manifest names.
         home: where the module's environments are kept, one a bundle and SDK.
+        builds: the agent's.
 
     Raises:
         EnvironmentFailed: no uv, no usable lock, a package that cannot be had or built.
@@ -56,7 +57,7 @@ def uv_environment(bundle: Path, digest: str, runtime: Runtime, home: Path) -> P
     with _alone(home / f"{place.name}.lock"):
         if not (place / WHOLE).exists() or not python.exists():
             shutil.rmtree(place, ignore_errors=True)
-            _build(bundle, runtime, place)
+            _build(bundle, runtime, place, builds)
             packages = next(place.glob("lib/python*/site-packages"), None)
             if packages is None:
                 raise EnvironmentFailed("uv made an environment without a site-packages folder")
@@ -72,7 +73,7 @@ def _alone(path: Path) -> Iterator[None]:
         yield
 
 
-def _build(bundle: Path, runtime: Runtime, place: Path) -> None:
+def _build(bundle: Path, runtime: Runtime, place: Path, builds: Builds) -> None:
     uv = find_uv()
     if uv is None:
         raise EnvironmentFailed("there is no uv on this node; install it (https://docs.astral.sh/uv/) and try again")
@@ -91,39 +92,25 @@ def _build(bundle: Path, runtime: Runtime, place: Path) -> None:
         export = [uv, "export", "--frozen", "--no-emit-project", "--no-dev", "--directory", str(lock.parent)]
         # Wheels of the bundle were built from what the lock names, and the bundle's digest covers them.
         export += ["--no-hashes"] if offline else []
-        _run([*export, "--output-file", str(wanted)], env)
-        _run([uv, "venv", "--no-project", "--python", runtime.python or sys.executable, str(place)], env)
+        _run(builds, [*export, "--output-file", str(wanted)], env)
+        _run(builds, [uv, "venv", "--no-project", "--python", runtime.python or sys.executable, str(place)], env)
         install = [uv, "pip", "install", "--python", str(place / "bin" / "python"), "-r", str(wanted)]
         if offline:
             install += ["--no-index", "--offline", "--find-links", str(wheels)]
         else:
             install += ["--require-hashes"]
-        _run(install, env)
+        _run(builds, install, env)
 
 
-def _run(argv: list[str], env: Mapping[str, str]) -> None:
+def _run(builds: Builds, argv: list[str], env: Mapping[str, str]) -> None:
     try:
-        done = subprocess.run(
-            argv,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=BUILD_LIMIT_S,
-            check=False,
-            preexec_fn=_yield_cpu,
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise EnvironmentFailed(f"{argv[1]}: {error}") from error
-    if done.returncode != 0:
-        words = " ".join(done.stderr.split())[-WORDS_KEPT:]
-        raise EnvironmentFailed(f"uv {argv[1]} gave {done.returncode}: {words}")
-
-
-def _yield_cpu() -> None:
-    """A build takes every core for minutes: it must not take them from a protected program."""
-    os.nice(19)
-    if hasattr(os, "SCHED_IDLE"):
-        with contextlib.suppress(OSError):
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        done = builds.run(argv, env, BUILD_LIMIT_S)
+    except OSError as error:
+        raise EnvironmentFailed(f"uv {argv[1]}: {error}") from error
+    if done.ended:
+        raise EnvironmentFailed(f"uv {argv[1]} was ended with the agent; add the module again")
+    if done.late:
+        raise EnvironmentFailed(f"uv {argv[1]} was not done within {BUILD_LIMIT_S / 3600:g} hours")
+    if done.code != 0:
+        words = " ".join(done.words.split())[-WORDS_KEPT:]
+        raise EnvironmentFailed(f"uv {argv[1]} gave {done.code}: {words}")

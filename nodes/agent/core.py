@@ -287,10 +287,11 @@ class Agent:
                 log.warning("module %s: %s", name, refused.why)
 
     def begin_shutdown(self) -> None:
-        """Nothing is admitted any more; the run's block is cut; every attempt is stopped within its grace and requeued."""
+        """Nothing is admitted any more; the run's block is cut; every attempt is stopped within its grace and requeued; builds end."""
         if self.runs.active is not None:
             self.runs.active.ending = "cut"
         self.jobs.shutdown(monotonic_s())
+        self.modules.builds.end()
 
     def trees(self) -> dict[str, list[ProcessId]]:
         """Processes of the spawn registry by attempt: they match no rule, ever."""
