@@ -77,7 +77,7 @@ class LlmDemo(Demo):
         self.say(
             "a demo of cotenant with a language model: about ten minutes; longer on a busy machine, and where llama.cpp"
         )
-        self.say("must be built first (five minutes on two free cores; uv keeps the wheel)")
+        self.say("must be compiled first (ten minutes on two free cores; uv keeps the wheel)")
         self.say("1. a program worth protecting: a neural network trains on one core and writes a line for each step")
         self.start_trainer()
         self.say("2. the node: the agent that protects it, a Prefect server for long jobs, a worker")
@@ -107,7 +107,7 @@ class LlmDemo(Demo):
                 many = [f"{question} ({number})" for number, question in enumerate(questions() * 20)]
                 spec["payload"] = {"prompts": many, "max_tokens": 200, "model": MODEL, "backend": "llamacpp"}
         specs.write_text(json.dumps(document), encoding="utf-8")
-        self.say("   $ cotenant llmserve install")
+        self.say("   $ cotenant llmserve install   (where llama.cpp has to be compiled: ten minutes to an hour, once)")
         added = self.agent().ask("module_add", path=str(bundle), _timeout_s=INSTALL_S)
         if added["state"] != "ready":
             raise StepFailed(OperationError("DEMO_MODULE", "module llmserve", str(added["why"]), "cotenant demo --llm"))

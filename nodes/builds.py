@@ -31,8 +31,10 @@ WATCHED = """
 [ -z "$1" ] || echo $$ 2>/dev/null >"$1/cgroup.procs"
 echo 19 2>/dev/null >/proc/self/autogroup
 shift
-(trap '' TERM; read -r _; kill -TERM 0; sleep 3; kill -KILL 0) <&0 &
-"$@" </dev/null
+exec 3<&0 </dev/null
+(trap '' TERM; read -r _; kill -TERM 0; sleep 3; kill -KILL 0) <&3 3<&- &
+exec 3<&-
+"$@"
 """
 
 

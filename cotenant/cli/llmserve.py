@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -246,7 +247,13 @@ def _models(llmserve: typer.Typer) -> None:
         """
         from cotenant.cli import llmserve_models
 
-        added = llmserve_models.install(agent_of(node), wheels)
+        agent = agent_of(node)
+        if wheels is None:
+            words = (
+                "the agent builds the module's environment; compiling llama.cpp takes from ten minutes to an hour, once"
+            )
+            print(words, file=sys.stderr, flush=True)
+        added = llmserve_models.install(agent, wheels)
         result = OperationResult(added, view=lambda one: [f"{one['short']} {one['version']} is {one['state']}"])
         if added.get("state") != "ready":
             result.exit_code = Exit.OTHER_ANSWER

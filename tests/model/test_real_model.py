@@ -14,7 +14,8 @@ from cotenant.demo_model import MODEL
 from tests.model.conftest import Runner
 from tests.node.agent_rig import wait_for
 
-pytestmark = pytest.mark.timeout(5400)  # the first time the environment is built, from source
+# of each test alone: building the environment from source, the first time, has a deadline of its own
+pytestmark = pytest.mark.timeout(1800, func_only=True)
 ASKED = "Name the capital of France."
 
 

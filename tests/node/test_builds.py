@@ -18,18 +18,18 @@ from nodes.uv_environment import EnvironmentFailed, uv_environment
 from policies.manifest import Runtime
 from tests.node.agent_rig import ROOT, wait_for
 
-# A build with a child in its group and one in a group of its own, which it ends itself when it is told to, as ninja does.
+# A build with a child in its group and one that left it, which it ends itself when it is told to, as ninja does. Shells alone: with the
+# lowest weight on a busy machine an interpreter takes a minute to start.
 TREE = """
 sh -c 'echo $$ >"$0/child"; exec sleep 300' "$1" &
-python3 -c 'import os, sys, time
-os.setpgid(0, 0)
-open(sys.argv[1] + "/apart", "w").write(str(os.getpid()))
-time.sleep(300)' "$1" & apart=$!
+setsid sh -c 'echo $$ >"$0/apart"; exec sleep 300' "$1" & apart=$!
 trap 'kill -KILL $apart; exit 3' TERM
 echo $$ >"$1/parent"
 wait
 """
 ENV = {"PATH": os.environ["PATH"]}
+
+pytestmark = pytest.mark.timeout(600)
 
 
 def tree(place: Path) -> list[str]:
@@ -49,7 +49,7 @@ def is_gone(pid: int) -> bool:
 
 
 def all_of(place: Path) -> list[int]:
-    return wait_for("the build runs", lambda: len(pids(place)) == 3 and pids(place), 120)
+    return wait_for("the build runs", lambda: len(pids(place)) == 3 and pids(place), 280)
 
 
 def test_its_whole_tree_ends_when_its_agent_is_killed(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_it_is_ended_when_the_agent_stops_and_none_begins_after(tmp_path: Path) 
 
 
 def test_one_that_takes_too_long_is_ended(tmp_path: Path) -> None:
-    done = Builds().run(["sh", "-c", 'echo $$ >"$0/parent"; echo begun; exec sleep 300', str(tmp_path)], ENV, 2.0)
+    done = Builds().run(["sh", "-c", 'echo $$ >"$0/parent"; echo begun; exec sleep 300', str(tmp_path)], ENV, 5.0)
     assert (done.late, done.ended) == (True, False)
     assert done.code != 0
     for pid in pids(tmp_path):
@@ -93,13 +93,14 @@ def test_its_status_and_its_words_come_back_and_nothing_else_of_it_stays(tmp_pat
 
 
 def test_case_048_a_build_has_the_lowest_weight_of_a_session_of_its_own() -> None:
-    script = "import os; print(os.getsid(0), os.sched_getscheduler(0), open('/proc/self/autogroup').read().split()[-1])"
-    done = Builds().run([sys.executable, "-c", script], ENV, 120.0)
-    session, policy, weight = done.words.split()
-    assert int(session) != os.getsid(0)
-    assert int(policy) == os.SCHED_IDLE
+    done = Builds().run(["cat", "/proc/self/stat", "/proc/self/autogroup"], ENV, 300.0)
+    stat, *autogroup = done.words.splitlines()
+    fields = stat.rpartition(")")[2].split()
+    session, policy = int(fields[3]), int(fields[38])
+    assert session != os.getsid(0)
+    assert policy == os.SCHED_IDLE
     if AUTOGROUP.exists():
-        assert int(weight) == 19
+        assert autogroup[0].endswith(" nice 19")
 
 
 @pytest.mark.parametrize(
