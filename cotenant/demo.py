@@ -58,8 +58,11 @@ class StepFailed(Exception):
         self.error = error
 
 
-def section_text(events: Path) -> str:
-    """The owner's section for the sample trainer that writes these events."""
+HELD = 'gpu_jobs = "when_no_gpu_protected"   # no device work beside the trainer, but what a run lets happen'
+
+
+def section_text(events: Path, gpu_jobs: str = HELD) -> str:
+    """The owner's section for the sample trainer that writes these events; ``gpu_jobs`` is that line of it."""
     pattern = json.dumps(r"examples/trainer\.py .*" + re.escape(str(events)))
     path = json.dumps(str(events))
     return f"""\
@@ -67,7 +70,7 @@ def section_text(events: Path) -> str:
 schema = 1
 
 [node]
-gpu_jobs = "when_no_gpu_protected"   # no device work beside the trainer, but what a run lets happen
+{gpu_jobs}
 duty_device = "cpu"                  # this machine's accelerator is its processor
 accept_demonstration = true          # a run of short windows earns only a demonstration certificate
 

@@ -93,7 +93,9 @@ class LlmDemo(Demo):
         return self.answer
 
     def section(self) -> str:
-        return section_text(self.events).replace('gpu_jobs = "when_no_gpu_protected"', 'gpu_jobs = "certified"')
+        return section_text(
+            self.events, 'gpu_jobs = "certified"   # device work beside the trainer only under a certificate'
+        )
 
     def install(self) -> None:
         from cotenant.cli.llmserve_models import INSTALL_S, as_bundle
