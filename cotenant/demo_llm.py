@@ -119,8 +119,10 @@ class LlmDemo(Demo):
     def serve(self, record: dict[str, Any]) -> OperationResult:
         from cotenant import store
         from cotenant.cli.report_view import write_report
+        from tasks.reports import build
 
-        report = write_report(record, self.out)["html"]
+        report = build(record).report
+        page = write_report(record, self.out)["html"]
         certified = record.get("certificate") is not None
         if certified:
             self.say(f"6. {PROMPTS} prompts, while the governor holds the duty that was certified")
@@ -142,11 +144,13 @@ class LlmDemo(Demo):
         for line in answers.read_text(encoding="utf-8").splitlines()[: PROMPTS : PROMPTS // 5]:
             told = json.loads(line)
             self.say(f"   {told['prompt']} -> {' '.join(str(told['text']).split())}")
+        self.say(f"answer: {report.sentence}")
+        self.say(f"   {report.certificate.says}")
         for line in summary(samples):
-            self.say(f"answer: {line}")
+            self.say(f"   {line}")
         self.say(f"   the trainer's rate and the duty over time: {picture}")
         self.say(f"   all answers: {answers}")
-        self.say(f"   the report of the measurement: {report}")
+        self.say(f"   the report of the measurement: {page}")
         status = store.batch_status(engine, batch) or {}
         whole = status.get("done") == PROMPTS
         errors = []
@@ -159,13 +163,14 @@ class LlmDemo(Demo):
             {
                 "run": record["run"],
                 "ending": record["ending"],
+                "sentence": report.sentence,
                 "certificate": record.get("certificate"),
                 "batch": batch,
                 "status": status,
                 "summary": summary(samples),
                 "picture": str(picture),
                 "answers": str(answers),
-                "report": str(report),
+                "report": str(page),
                 "seconds": round(time.monotonic() - self._since, 1),
             },
             exit_code=Exit.OTHER_ANSWER if errors else Exit.DONE,
@@ -178,12 +183,13 @@ class LlmDemo(Demo):
         )
 
     def watch(self, engine: Any, batch: str, beside_s: float) -> list[Sample]:
-        """Samples until the batch has ended. After ``beside_s`` the trainer is ended, so that what is left may run alone."""
+        """Samples until the batch has ended. When its job is ``beside_s`` old the trainer is ended, so that what is left runs alone."""
         from cotenant import store
         from tasks.prompt_words import batch_words
 
         samples: list[Sample] = []
         since, said_s, alone = time.monotonic(), -SAY_EVERY_S, False
+        job_since_s: float | None = None
         while True:
             self.check_trainer()
             if self._supervisor is not None:
@@ -199,9 +205,13 @@ class LlmDemo(Demo):
             if at_s - said_s >= SAY_EVERY_S:
                 said_s = at_s
                 self.say(f"   {batch_words(status)}; {_job_words(job)}")
-            if not alone and at_s > beside_s:
+            if job and job_since_s is None:
+                job_since_s = at_s
+            if not alone and job_since_s is not None and at_s - job_since_s > beside_s:
                 self.cotenant("llmserve", "status", batch)
-                self.say("   the trainer is ended here: with nothing to protect, the rest may run")
+                self.say(
+                    "   the trainer is ended here: in a minute its rule is over (exit_after_s), and what is left runs alone"
+                )
                 self.end_trainer()
                 alone = True
             if at_s > BATCH_WITHIN_S:

@@ -105,7 +105,13 @@ def sabotage(owner: Owner, engine: Any, batch: str) -> Counter[str]:
     kills: Counter[str] = Counter()
     order = itertools.cycle(KILLED)
     what, last_s, closed = next(order), 0.0, 0
-    until = time.monotonic() + RECOVER_S
+    since_s = time.monotonic()
+    until = since_s + RECOVER_S
+    killed: tuple[str, float] | None = None
+
+    def tell(words: str) -> None:
+        print(f"[{time.monotonic() - since_s:5.0f} s] {words}", flush=True)
+
     while True:
         status = store.batch_status(engine, batch)
         assert status is not None
@@ -114,12 +120,19 @@ def sabotage(owner: Owner, engine: Any, batch: str) -> Counter[str]:
         now_closed = status["done"] + status["failed"]
         if now_closed > closed:
             until = time.monotonic() + RECOVER_S
+            if killed is not None:
+                after_s = time.monotonic() - killed[1]
+                tell(f"{now_closed} of {PROMPTS} answered; the first {after_s:.0f} s after {killed[0]}")
+                killed = None
         assert time.monotonic() < until, f"no prompt was answered for {RECOVER_S:g} s after {dict(kills)}: {status}"
         if now_closed > closed and time.monotonic() - last_s >= KILL_EVERY_S and strike(owner, what):
             kills[what] += 1
+            killed = (f"kill {kills.total()}, {what}", time.monotonic())
             what, last_s, closed = next(order), time.monotonic(), now_closed
         elif time.monotonic() - last_s > 60.0 and not owner.pids("prefect.engine"):
-            owner.types("llmserve", "retry", batch, limit_s=RECOVER_S)  # refused while its flow run has not ended
+            # refused while its flow run has not ended
+            again = owner.types("llmserve", "retry", batch, limit_s=RECOVER_S)
+            tell("retried" if again.returncode == 0 else f"not retried: {again.stderr.strip()}")
             last_s = time.monotonic()
         time.sleep(0.3)
 
