@@ -243,9 +243,10 @@ def draw(samples: list[Sample], path: Path) -> None:
         figure = new_figure(narrow=False, height_in=5.6)
         rate, duty, done = figure.subplots(3, 1, sharex=True)
         figure.suptitle("A trainer and a language model on one machine", fontsize=11)
-        rate.plot(times, rates(samples), color=COLOURS["off"])
+        seen = rates(samples)
+        rate.plot(times, seen, color=COLOURS["off"])
         rate.set_ylabel("trainer, steps/s")
-        rate.set_ylim(bottom=0)
+        rate.set_ylim(0, 1.15 * max((one for one in seen if one is not None), default=1.0) or 1.0)
         duty.plot(times, [s.duty for s in samples], drawstyle="steps-post", color=COLOURS["soft"], label="allowed")
         duty.plot(times, [s.share for s in samples], color=COLOURS["on"], label="metered")
         duty.set_ylabel("duty of the model")
@@ -261,16 +262,16 @@ def draw(samples: list[Sample], path: Path) -> None:
             if ended is not None:
                 strip.axvline(ended, color=COLOURS["harm"], linewidth=0.9, linestyle=":")
         if ended is not None:
-            rate.annotate("the trainer is ended", (ended, 0), (4, 4), textcoords="offset points", color=COLOURS["harm"])
+            rate.text(ended, 0.45, " the trainer is ended", transform=rate.get_xaxis_transform(), color=COLOURS["harm"])
         figure.savefig(path, dpi=130)
 
 
 def rates(samples: list[Sample]) -> list[float | None]:
-    """Steps a second over the last ten seconds at each sample; None where there is no such stretch yet."""
+    """Steps a second over the last ten seconds at each sample; None where there is no such stretch, or no trainer any more."""
     found: list[float | None] = []
     for number, sample in enumerate(samples):
         earlier = [one for one in samples[:number] if one.at_s <= sample.at_s - RATE_OVER_S]
-        first = earlier[-1] if earlier else None
+        first = earlier[-1] if earlier and not sample.alone else None
         found.append(None if first is None else (sample.steps - first.steps) / (sample.at_s - first.at_s))
     return found
 

@@ -17,6 +17,7 @@ def test_each_prompt_is_asked_once() -> None:
 def test_rates_begin_after_ten_seconds() -> None:
     samples = [sample(2.0 * number, 20 * number, 0) for number in range(8)]
     assert rates(samples) == [None] * 5 + [10.0] * 3
+    assert rates([*samples, sample(16.0, 140, 0, alone=True)])[-1] is None
 
 
 def test_the_trainers_rate_is_told_apart_by_whether_the_model_worked() -> None:
