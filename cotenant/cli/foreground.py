@@ -40,9 +40,12 @@ def stay_up(settings: Settings, node: str, *, kind: Kind) -> OperationResult:
     lock = NodeLock(settings.home, node)
     if not lock.take():
         return _looked_after(settings, node)
+    # What one started that was killed since: nobody else would stop it, or start it again.
+    inherited = [name for left in read_all(settings.home) if left.node == node for name in left.living]
     log = UpLog.at(settings.home, node, kind, own_id())
+    log.pieces = inherited[:]
     stopping = Stopping()
-    owned: list[str] = []
+    owned = inherited[:]
 
     def stay(say: Say, shown: Callable[[list[PieceState]], None]) -> None:
         say(f"cotenant {'up' if kind == 'up' else 'node run'}: node {node}, home {settings.home}")
@@ -58,6 +61,7 @@ def stay_up(settings: Settings, node: str, *, kind: Kind) -> OperationResult:
             stop_order=STOP_ORDER,
             say=say,
             changed=changed,
+            inherited=inherited,
             restart_base_s=settings.restart_base_s,
             restart_max_s=settings.restart_max_s,
             steady_s=settings.steady_s,

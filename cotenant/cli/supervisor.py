@@ -1,12 +1,13 @@
 """Looks after the pieces of `up` and `node run`: starts what does not run yet, restarts what dies, stops what it started.
 
-It owns only what it started. A piece that ran before is used, shown and left alone.
+It owns only what it started, and what a supervisor of the same node started that was killed since. A piece that ran before is
+used, shown and left alone.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -50,7 +51,7 @@ def restart_wait_s(deaths: int, base_s: float, max_s: float) -> float:
 
 @dataclass(slots=True)
 class PieceState:
-    """``owned``: this supervisor started it, so it restarts and stops it."""
+    """``owned``: this supervisor started it, or one before it that is gone, so it restarts and stops it."""
 
     piece: Piece
     state: State = "not started"
@@ -71,12 +72,13 @@ class Supervisor:
         stop_order: Sequence[str],
         say: Say,
         changed: Callable[[], None] = lambda: None,
+        inherited: Collection[str] = (),
         restart_base_s: float = 1.0,
         restart_max_s: float = 60.0,
         steady_s: float = 120.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.states = [PieceState(piece) for piece in pieces]
+        self.states = [PieceState(piece, owned=piece.name in inherited) for piece in pieces]
         self._stop_order = stop_order
         self._say = say
         self._changed = changed
@@ -87,8 +89,13 @@ class Supervisor:
         """Start what does not run yet, in order. A piece that cannot start raises; what was started stays ours to stop."""
         for state in self.states:
             if state.piece.is_running():
-                self._set(state, "runs already")
-                self._say(f"{state.piece.name}: runs already ({state.piece.detail}); it stays when this ends")
+                self._set(state, "running" if state.owned else "runs already")
+                whose = (
+                    "an `up` that is gone started it, and it is looked after"
+                    if state.owned
+                    else "it stays when this ends"
+                )
+                self._say(f"{state.piece.name}: runs already ({state.piece.detail}); {whose}")
                 state.piece.use()
                 continue
             self._begin(state)

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from cotenant.cli.foreground import stay_up
 from cotenant.cli.signals import end, send
 from cotenant.cli.supervisor import Supervisor, restart_wait_s
 from cotenant.cli.uplog import STOP_ORDER, NodeLock, UpLog, note_of, noted, read_all
+from cotenant.settings import Settings
 from nodes.identity import ProcessId, identify, own_id
 
 
@@ -78,6 +80,33 @@ def test_what_ran_before_is_used_and_left_alone() -> None:
     made.stop()
     assert log == ["start agent", "use server", "start worker", "stop worker", "stop agent"]
     assert any("runs already" in line for line in said)
+
+
+def test_what_a_killed_supervisor_started_is_looked_after_and_stopped_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log: list[str] = []
+    pieces = [
+        FakePiece("agent", log, runs=True),
+        FakePiece("server", log, runs=True),
+        FakePiece("worker", log, fails=1),
+    ]
+    monkeypatch.setattr("cotenant.cli.pieces.node_pieces", lambda *_, **__: pieces)
+    settings = Settings.from_env({"COTENANT_HOME": str(tmp_path)})
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        who = identify(child.pid)
+        assert who is not None
+        for name in ("agent", "server"):  # both live; the first `up` started one of them, and is gone
+            note = note_of(tmp_path, "local", name)
+            note.parent.mkdir(parents=True)
+            note.write_text(json.dumps(who.as_dict()))
+        left = UpLog.at(tmp_path, "local", "up", ProcessId(who.pid, who.start_ticks + 1, who.boot_id))
+        left.pieces = ["agent", "worker"]
+        left.write()
+        with pytest.raises(RuntimeError):
+            stay_up(settings, "local", kind="up")
+        child.kill()
+    assert log == ["use agent", "use server", "start worker", "stop worker", "stop agent"]
 
 
 def test_a_piece_that_does_not_start_leaves_what_was_started_to_be_stopped() -> None:
