@@ -1,8 +1,8 @@
 """What an operator may set: where things are, and every limit of the command line and of `cotenant up`.
 
 Each field is read from the environment as ``COTENANT_`` and its name in capitals (``COTENANT_HOME``,
-``COTENANT_STORE_URL``, ``COTENANT_NODE``, …), else from the home's ``fleet.json``, which `cotenant node join` writes. Units
-stand in the names.
+``COTENANT_STORE_URL``, ``COTENANT_NODE``, …), else from the home's ``fleet.json``, which `cotenant node join` and `cotenant
+service install` write. Units stand in the names.
 """
 
 from __future__ import annotations
@@ -16,12 +16,21 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from policies.json_text import parse_json
 from policies.refusal import Refused
 
-__all__ = ["ENV_PREFIX", "FLEET_FILE", "JOINED", "SYSTEM_HOME", "Settings", "default_home", "joined"]
+__all__ = ["ENV_PREFIX", "FLEET_FILE", "KEPT", "SYSTEM_HOME", "Settings", "default_home", "joined"]
 
 ENV_PREFIX = "COTENANT_"
 SYSTEM_HOME = Path("/var/lib/cotenant")
 FLEET_FILE = "fleet.json"
-JOINED = ("node", "prefect_api_url", "prefect_auth_string", "store_url")
+# Of a joined node the first four; of the server's machine all but the second.
+KEPT = (
+    "node",
+    "prefect_api_url",
+    "prefect_auth_string",
+    "store_url",
+    "server_host",
+    "server_port",
+    "server_database_url",
+)
 
 
 def default_home(*, system_service: bool = False) -> Path:
@@ -34,7 +43,7 @@ def default_home(*, system_service: bool = False) -> Path:
 
 
 def joined(values: Mapping[str, object]) -> dict[str, object]:
-    """What `cotenant node join` wrote into the home that these values name.
+    """What `cotenant node join` or `cotenant service install` wrote into the home that these values name.
 
     Raises:
         Refused: the file is there and cannot be read: a node that forgot its fleet would wait for runs for ever.
@@ -43,7 +52,7 @@ def joined(values: Mapping[str, object]) -> dict[str, object]:
     home = Path(str(values.get("home") or default_home(system_service=system))).expanduser()
     try:
         raw = parse_json((home / FLEET_FILE).read_text())
-        return {name: raw[name] for name in JOINED if raw.get(name) is not None}
+        return {name: raw[name] for name in KEPT if raw.get(name) is not None}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, AttributeError) as error:

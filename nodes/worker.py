@@ -42,7 +42,7 @@ from nodes.client import AgentClient, AgentUnreachable, node_dir, socket_path
 from nodes.flow_processes import FlowProcesses, lower_priority
 from nodes.identity import liveness
 from nodes.mirror import Mirror
-from nodes.worker_admission import outside_hours, unknown_parameters, was_reviewed
+from nodes.worker_admission import no_such_node, outside_hours, unknown_parameters, was_reviewed
 from nodes.worker_execution import NoHooks, PutBackProposer, Started
 from policies.explain import awaiting_words
 from policies.refusal import Refused
@@ -110,6 +110,7 @@ class NodeWorker(ProcessWorker):
         self._held: set[UUID] = set()
         self._cancelled: set[UUID] = set()
         self._flow_names: dict[UUID, str] = {}
+        self._nodes_known: set[str] = set()
         self._sweep_scope: anyio.CancelScope | None = None
 
     # -- lifetime ----------------------------------------------------------------------------------------------------
@@ -130,12 +131,37 @@ class NodeWorker(ProcessWorker):
 
     async def _get_scheduled_flow_runs(self) -> list[WorkerFlowRunResponse]:
         """The shared queue holds runs for any node; each worker takes those whose ``node`` is its own."""
-        found = await super()._get_scheduled_flow_runs()
-        return [
-            entry
-            for entry in found
-            if entry.flow_run.work_queue_name != SHARED_QUEUE or self._is_for_us(entry.flow_run)
-        ]
+        mine = []
+        for entry in await super()._get_scheduled_flow_runs():
+            if entry.flow_run.work_queue_name != SHARED_QUEUE or self._is_for_us(entry.flow_run):
+                mine.append(entry)
+            else:
+                await self._refuse_unknown_node(entry.flow_run)
+        return mine
+
+    async def _refuse_unknown_node(self, flow_run: FlowRun) -> None:
+        """A run for a node that nobody is would wait in the shared queue for ever. One that is away has its own queue."""
+        wanted = str(flow_run.parameters["node"])
+        if wanted in self._nodes_known:
+            return
+        try:
+            if await self._has_queue(wanted):
+                self._nodes_known.add(wanted)
+                return
+            known = [queue.name for queue in await self.client.read_work_queues(work_pool_name=self._work_pool_name)]
+            why = no_such_node(wanted, set(known) - {SHARED_QUEUE, "default"})
+            await self.client.set_flow_run_state(flow_run.id, Failed(name="Refused", message=why))
+        except Exception:  # the runs that came with it are taken all the same
+            self.get_flow_run_logger(flow_run).exception("Could not look for node %r", wanted)
+
+    async def _has_queue(self, node: str) -> bool:
+        if not node:
+            return False
+        try:
+            await self.client.read_work_queue_by_name(node, work_pool_name=self._work_pool_name)
+        except ObjectNotFound:
+            return False
+        return True
 
     def _is_for_us(self, flow_run: FlowRun) -> bool:
         return bool(flow_run.parameters.get("node", self.node) == self.node)

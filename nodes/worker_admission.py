@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,9 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun
     from prefect.client.schemas.responses import DeploymentResponse
 
-__all__ = ["outside_hours", "unknown_parameters", "was_reviewed"]
+__all__ = ["no_such_node", "outside_hours", "unknown_parameters", "was_reviewed"]
 
+MOST_NAMES = 20
 # Under this key the flows suspend for their review (``tasks.review``).
 REVIEW_KEY = "review"
 
@@ -28,10 +30,21 @@ def unknown_parameters(deployment: DeploymentResponse, given: dict[str, Any]) ->
     if not unknown or not known:
         return None
     near = difflib.get_close_matches(unknown[0], known, 1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = f"; did you mean {near[0]!r}?" if near else "."
     return (
         f"parameter {', '.join(map(repr, unknown))}: {deployment.name} has no such parameter{hint} "
         f"Known: {', '.join(sorted(known))}"
+    )
+
+
+def no_such_node(wanted: str, known: Iterable[str]) -> str:
+    """In words, that the fleet has no node of this name."""
+    names = sorted(known)
+    near = difflib.get_close_matches(wanted, names, 1)
+    hint = f"; did you mean {near[0]!r}?" if near else "."
+    shown = ", ".join(names[:MOST_NAMES]) + (", …" if len(names) > MOST_NAMES else "")
+    return (
+        f"node {wanted!r}: the fleet has no such node{hint} Known: {shown or 'none'}. Next: cotenant node list --fleet"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import sys
 import urllib.error
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from cotenant.settings import Settings
     from policies.harness.spec import RunSpec
 
-__all__ = ["AB_DEPLOYMENT", "Fleet", "answer_review", "connect", "server_answers", "why_silent"]
+__all__ = ["AB_DEPLOYMENT", "Fleet", "answer_review", "connect", "server_answers", "start_server", "why_silent"]
 
 AB_DEPLOYMENT = "ab-run/ab-run"
 MEASURING = ("ab-run", "duty-sweep")
@@ -44,9 +45,20 @@ def server_answers(url: str) -> str | None:
         if error.code == 401:
             return "it asks for a user and password: set COTENANT_PREFECT_AUTH_STRING, or join the fleet with --auth-string"
         return f"it answers with status {error.code}; is it a Prefect server?"
-    except OSError as error:
+    except http.client.InvalidURL as error:
+        return f"it is no address: {error}"
+    except http.client.HTTPException:
+        return "what answers there speaks no HTTP"
+    except (OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or error
         return str(getattr(reason, "strerror", None) or reason)
+
+
+def start_server(settings: Settings) -> str:
+    """What starts the Prefect server of this home: of one that joined a fleet it is on another machine."""
+    if settings.prefect_api_url is not None:
+        return "on the server's machine: cotenant up"
+    return start_command(settings.home, "up")
 
 
 def _asked(url: str, body: bytes | None = None) -> urllib.request.Request:
@@ -91,7 +103,7 @@ def connect(settings: Settings) -> Fleet:
             "SERVER_UNREACHABLE",
             f"Prefect server {url}" if url else "the Prefect server",
             str(why),
-            start_command(settings.home, "up"),
+            start_server(settings),
         )
     return Fleet(url)
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cotenant.cli.failures import Unreachable
@@ -16,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["join"]
 
-OUR_POOL_NEEDS = "start the fleet's server with: cotenant up"
+OUR_POOL_NEEDS = "on the server's machine: cotenant up; then give its address, such as http://10.0.0.2:4200"
 
 
 def join(in_force: Settings, name: str, server: str, auth: str | None, store_url: str | None) -> OperationResult:
@@ -28,10 +26,11 @@ def join(in_force: Settings, name: str, server: str, auth: str | None, store_url
     """
     from cotenant import fleet
     from cotenant.cli.agents import checked_name, local_nodes
+    from cotenant.cli.fleet_file import write
     from cotenant.settings import FLEET_FILE, Settings
 
     checked_name(name)
-    url = _api(server)
+    url = _api(server, name)
     mine = local_nodes(in_force.home)
     if mine and name not in mine:
         why = f"this home has the node {', '.join(mine)}, with its journal and certificates"
@@ -45,7 +44,7 @@ def join(in_force: Settings, name: str, server: str, auth: str | None, store_url
         _try_store(found)
     target = found.home / FLEET_FILE
     before = target.read_bytes() if target.exists() else None
-    _write(target, asked)
+    write(target, asked)
     try:
         _try_server(found, name, known_here=name in mine)
         fleet.ensure_queue(url, name)
@@ -65,8 +64,12 @@ def join(in_force: Settings, name: str, server: str, auth: str | None, store_url
     )
 
 
-def _api(server: str) -> str:
-    url = server.rstrip("/")
+def _api(server: str, name: str) -> str:
+    url = server.strip().rstrip("/")
+    if not url.startswith(("http://", "https://")):
+        host = server.strip().rpartition("//")[2] or "10.0.0.2:4200"
+        again = f"cotenant node join {name} --server http://{host}"
+        raise Refused("SERVER_ADDRESS", f"--server {server!r}", "it is no http:// or https:// address", again)
     return url if url.endswith("/api") else f"{url}/api"
 
 
@@ -82,41 +85,31 @@ def _try_server(found: Settings, name: str, *, known_here: bool) -> None:
     from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 
     from cotenant.cli.fleet_link import server_answers
-    from cotenant.fleet.deployments import POOL, client_of
+    from cotenant.fleet.deployments import POOL, workers
 
     url = str(found.api_url)
     if (why := server_answers(url)) is not None:
         raise Unreachable("SERVER_UNREACHABLE", f"Prefect server {url}", why, OUR_POOL_NEEDS)
-    with client_of(url) as client:
-        try:
-            workers = client.request("POST", "/work_pools/{name}/workers/filter", path_params={"name": POOL}, json={})
-        except ObjectNotFound:
-            raise Refused(
-                "FLEET_UNKNOWN", f"Prefect server {url}", f"it has no work pool {POOL!r}", OUR_POOL_NEEDS
-            ) from None
-        except PrefectHTTPStatusError as error:
-            if error.response.status_code != 401:
-                raise
-            raise Refused(
-                "FLEET_DENIED", f"Prefect server {url}", "it did not take the user and password", "give --auth-string"
-            ) from error
-        taken = [each for each in workers.json() if each["name"] == name and each.get("status") == "ONLINE"]
-    if taken and not known_here:
+    try:
+        worker = workers(url).get(name) or {}
+    except ObjectNotFound:
+        raise Refused(
+            "FLEET_UNKNOWN", f"Prefect server {url}", f"it has no work pool {POOL!r}", OUR_POOL_NEEDS
+        ) from None
+    except ValueError:  # no JSON
+        why = "what answers there is no Prefect server"
+        raise Refused("FLEET_UNKNOWN", f"Prefect server {url}", why, OUR_POOL_NEEDS) from None
+    except PrefectHTTPStatusError as error:
+        if error.response.status_code != 401:
+            raise
+        raise Refused(
+            "FLEET_DENIED", f"Prefect server {url}", "it did not take the user and password", "give --auth-string"
+        ) from error
+    if worker.get("worker") == "online" and not known_here:
         raise Refused(
             "NODE_TAKEN",
             f"node {name!r}",
-            f"a worker of this name is online (last seen {taken[0].get('last_heartbeat_time')}); two of one name would "
+            f"a worker of this name is online (last seen {worker['last_seen']}); two of one name would "
             "take each other's runs",
             "choose another name",
         )
-
-
-def _write(target: Path, asked: dict[str, Any]) -> None:
-    """Whole or not at all; it may hold passwords, so it is the owner's alone."""
-    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    draft = target.with_suffix(".new")
-    draft.unlink(missing_ok=True)
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "w") as file:
-        json.dump(asked, file, indent=1)
-    os.replace(draft, target)

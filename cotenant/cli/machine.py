@@ -173,7 +173,7 @@ def _stop(log: UpLog, stop_s: float) -> Iterator[tuple[str, str]]:
 def _status(in_force: Settings) -> OperationResult:
     from cotenant.cli.agents import Agent, local_nodes, start_command
     from cotenant.cli.failures import Unreachable
-    from cotenant.cli.fleet_link import why_silent
+    from cotenant.cli.fleet_link import start_server, why_silent
     from cotenant.cli.uplog import noted, read_all
     from nodes.client import node_dir
     from nodes.identity import liveness
@@ -183,7 +183,8 @@ def _status(in_force: Settings) -> OperationResult:
     errors: list[OperationError] = []
     up_command = start_command(in_force.home, "up")
     if why is not None:
-        errors.append(OperationError("SERVER_UNREACHABLE", f"Prefect server {url or ''}".strip(), why, up_command))
+        what = f"Prefect server {url or ''}".strip()
+        errors.append(OperationError("SERVER_UNREACHABLE", what, why, start_server(in_force)))
     logs = {log.node: log for log in read_all(in_force.home) if log.alive or log.living}
     names = local_nodes(in_force.home) or [in_force.node]
     nodes: list[dict[str, Any]] = []

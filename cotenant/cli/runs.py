@@ -109,20 +109,25 @@ def store_engine(settings: Settings) -> Any | None:
     """
     if settings.store_url is None and not (settings.home / "store.sqlite").exists():
         return None
-    from sqlalchemy.exc import SQLAlchemyError
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
     from cotenant import store
 
     try:
+        shown = make_url(settings.store).render_as_string(hide_password=True)
+    except ArgumentError as error:  # not said again: what it was meant to be may have a password in it
+        why, remedy = "it is no address of a database", "write it as postgresql://USER:PASSWORD@HOST:5432/DATABASE"
+        raise Unreachable("STORE_UNREACHABLE", "the store's URL", why, remedy) from error
+    try:
         return store.open(settings.store)
     except SQLAlchemyError as error:
-        from sqlalchemy.engine import make_url
-
-        shown = make_url(settings.store).render_as_string(hide_password=True)
         said = str(getattr(error, "orig", None) or error).splitlines()[0]
-        raise Unreachable(
-            "STORE_UNREACHABLE", f"store {shown}", said, "check COTENANT_STORE_URL, or start its database"
-        ) from error
+        remedy = "check COTENANT_STORE_URL, or start its database"
+        raise Unreachable("STORE_UNREACHABLE", f"store {shown}", said, remedy) from error
+    except ImportError as error:
+        remedy = "install it: make setup, or pip install '.[postgres]'"
+        raise Unreachable("STORE_UNREACHABLE", f"store {shown}", f"its driver is missing: {error}", remedy) from error
 
 
 def made_store(settings: Settings, what: str) -> Any:

@@ -59,6 +59,7 @@ def register(app: typer.Typer) -> None:
         """Write systemd units: for the agent, for the fleet side, with --owners for their session helpers.
 
         Says which commands start them. With --system the home is COTENANT_HOME where that is set, /var/lib/cotenant else.
+        What the environment says about the fleet (server, databases, password) is kept in the home's fleet.json.
         """
         return _install(node, system=system, run_as=run_as, owners=owners, only_print=only_print)
 
@@ -87,8 +88,13 @@ def _install(
         "written": not only_print,
     }
     notes = _unreadable(asked)
+    if kept := _kept(asked):
+        names = ", ".join(f"COTENANT_{name.upper()}" for name in kept[1])
+        notes.append(f"{'to be ' if only_print else ''}kept in {kept[0]}, for the units and every shell: {names}")
     if only_print:
         return OperationResult(data, messages=notes, view=lambda shown: _shown(shown["units"]))
+    if kept:
+        _keep(asked, *kept)
     for folder, files in made.items():
         _write(folder, files)
         notes += _complaints(folder, list(files), user=folder != SYSTEM_UNITS)
@@ -99,11 +105,13 @@ def _asked(in_force: Settings, node: str | None, *, system: bool, run_as: str | 
     """What the units are for, every account of it known to this machine."""
     from cotenant.cli.agents import checked_name
     from cotenant.fleet.units import Install
-    from cotenant.settings import SYSTEM_HOME
+    from cotenant.settings import SYSTEM_HOME, Settings
 
     # Of `sudo`, the home in force is root's own: no place for a service's state.
     own_home = system and "COTENANT_HOME" not in os.environ
-    home = SYSTEM_HOME if own_home else in_force.home
+    if own_home:  # what that home knows of its fleet, not what root's does
+        in_force = Settings.from_env(home=SYSTEM_HOME)
+    home = in_force.home
     user = (run_as or getpass.getuser()) if system else None
     if user is not None:
         _account("--run-as", user, f"useradd --system --home-dir {home} --shell /usr/sbin/nologin {user}")
@@ -149,6 +157,29 @@ def _unreadable(asked: Install) -> list[str]:
             )
             break
     return notes
+
+
+def _kept(asked: Install) -> tuple[Path, dict[str, str]] | None:
+    """The file, and what of the environment goes into it; None where the environment says nothing about the fleet."""
+    from cotenant.cli.fleet_file import kept_from
+    from cotenant.settings import FLEET_FILE
+
+    said = kept_from(os.environ)
+    return (asked.home / FLEET_FILE, said) if said else None
+
+
+def _keep(asked: Install, file: Path, said: dict[str, str]) -> None:
+    from cotenant.cli.fleet_file import write
+    from cotenant.settings import joined
+    from policies.refusal import Refused
+
+    account = None if asked.user is None else pwd.getpwnam(asked.user)
+    try:
+        write(file, joined({"home": asked.home}) | said, None if account is None else (account.pw_uid, account.pw_gid))
+    except OSError as error:
+        raise Refused(
+            "SERVICE_NOT_WRITTEN", str(file), error.strerror or str(error), "run it as root, or leave --system out"
+        ) from error
 
 
 def _write(folder: Path, files: dict[str, str]) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from prefect import Flow
@@ -30,7 +30,10 @@ from policies.refusal import Refused
 
 __all__ = ["POOL", "client_of", "deploy", "ensure_daily_check", "ensure_pool", "ensure_queue", "queues", "workers"]
 
+T = TypeVar("T")
 POOL = "cotenant"
+# The most that a server gives at once.
+PAGE = 200
 SHARED_QUEUE = "any"
 DAILY_CHECK = "certificate-expiry"
 DAILY_CHECK_AT = "10 9 * * *"
@@ -97,14 +100,34 @@ def ensure_queue(url: str, node: str) -> None:
 def queues(url: str) -> list[str]:
     """Names of the nodes that have a queue."""
     with client_of(url) as client:
-        found = client.read_work_queues(work_pool_name=POOL)
+        found = _pages(lambda at: client.read_work_queues(work_pool_name=POOL, limit=PAGE, offset=at))
     return sorted(queue.name for queue in found if queue.name not in (SHARED_QUEUE, "default"))
+
+
+def _pages(page: Callable[[int], list[T]]) -> list[T]:
+    """All of a list that the server gives in pages, from the function that asks for the page at an offset."""
+    found: list[T] = []
+    while True:
+        got = page(len(found))
+        found += got
+        if len(got) < PAGE:
+            return found
 
 
 def workers(url: str) -> dict[str, dict[str, Any]]:
     """Each node that has a queue: ``{worker: online | offline, last_seen}``."""
     with client_of(url) as client:
-        raw = client.request("POST", "/work_pools/{name}/workers/filter", path_params={"name": POOL}, json={}).json()
+
+        def page(at: int) -> list[dict[str, Any]]:
+            asked = {"limit": PAGE, "offset": at}
+            answer = client.request("POST", "/work_pools/{name}/workers/filter", path_params={"name": POOL}, json=asked)
+            return list(answer.json())
+
+        raw = _pages(page)
+        if (
+            len(raw) > PAGE
+        ):  # newest heartbeat first: one that came between two pages has moved, and is seen the second time
+            raw += _pages(page)
     seen = {each["name"]: each for each in raw}
     found = {}
     for name in {*queues(url), *seen}:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import socket
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -40,7 +40,7 @@ def is_healthy(url: str, timeout_s: float = 2.0) -> bool:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(f"{url}/health", timeout=timeout_s) as answer:
             return bool(answer.status == 200)
-    except (OSError, urllib.error.URLError, ValueError):
+    except (OSError, http.client.HTTPException, ValueError):
         return False
 
 

@@ -8,7 +8,8 @@ with a login. All are checked with ``systemd-analyze verify`` by a test.
 
 from __future__ import annotations
 
-import shlex
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,9 @@ SYSTEM_HARDENING = (
     "ProtectHostname=yes",
     "RestrictRealtime=yes",
 )
+
+
+_PLAIN = re.compile(r"[\w@+=:,./-]+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,7 @@ def _slice() -> str:
 
 def _agent(install: Install) -> str:
     owners = ["--owners", ",".join(install.owners)] if install.owners else []
-    command = _words([install.python, "-m", "nodes.agent", "--home", install.home, "--node", install.node, *owners])
+    command = _command([install.python, "-m", "nodes.agent", "--home", install.home, "--node", install.node, *owners])
     return _unit(
         "cotenant agent: protects the owner's programs, and starts fleet work",
         # A clock that jumps at boot would make certificates invalid for a moment.
@@ -111,7 +115,7 @@ def _helper(install: Install) -> str:
             "",
             "[Service]",
             "Type=exec",
-            f"ExecStart={_words([*command])}",
+            f"ExecStart={_command(command)}",
             "Restart=always",
             "RestartSec=5",
             *HARDENING,
@@ -126,7 +130,7 @@ def _helper(install: Install) -> str:
 def _fleet(install: Install) -> str:
     verb = ["node", "run", install.node] if install.joined else ["up", "--node", install.node]
     cli = [install.python, "-m", "cotenant.cli.main"]
-    ready = f"until {_words([*cli, 'node', 'show', install.node])} >/dev/null 2>&1; do sleep 1; done"
+    ready = _words(["/bin/sh", "-c", 'until "$@" >/dev/null 2>&1; do sleep 1; done', "sh"])
     return _unit(
         "cotenant fleet side: Prefect worker" + ("" if install.joined else " and server"),
         [
@@ -138,8 +142,8 @@ def _fleet(install: Install) -> str:
         [
             "Type=exec",
             # The agent is the other unit's: this one would start a second where it did not answer yet.
-            f'ExecStartPre=/bin/sh -c "{ready}"',
-            f"ExecStart={_words([*cli, *verb])}",
+            f"ExecStartPre={ready} {_words([*cli, 'node', 'show', install.node])}",
+            f"ExecStart={_command([*cli, *verb])}",
             "TimeoutStartSec=300",
             # Its own stop puts flow runs back before their processes end.
             "KillMode=mixed",
@@ -156,8 +160,8 @@ def _fleet(install: Install) -> str:
 def _unit(description: str, order: list[str], service: list[str], install: Install) -> str:
     settings = {"COTENANT_HOME": install.home, "COTENANT_NODE": install.node, "COTENANT_ROOT": install.root}
     lines = ["[Unit]", f"Description={description}", "Documentation=man:systemd.service(5)", *order, "", "[Service]"]
-    lines += [f"Slice={SLICE}", f"WorkingDirectory={install.root}"]
-    lines += [f'Environment="{name}={_escaped(str(value))}"' for name, value in settings.items()]
+    lines += [f"Slice={SLICE}", f"WorkingDirectory={_escaped(str(install.root))}"]
+    lines += [f"Environment={_quoted(f'{name}={value}')}" for name, value in settings.items()]
     if install.user is not None:
         lines += [f"User={install.user}", 'Environment="COTENANT_SYSTEM_SERVICE=true"', "UMask=0077"]
     if install.state_dir:
@@ -167,8 +171,22 @@ def _unit(description: str, order: list[str], service: list[str], install: Insta
     return "\n".join(lines)
 
 
-def _words(parts: list[str | Path]) -> str:
-    return " ".join(_escaped(shlex.quote(str(part))) for part in parts)
+def _command(parts: Sequence[str | Path]) -> str:
+    """A command line. systemd starts no program whose own name has quotes or the like in it; a shell does."""
+    plain = _PLAIN.fullmatch(str(parts[0]))
+    return _words(parts if plain else ["/bin/sh", "-c", 'exec "$@"', "sh", *parts])
+
+
+def _words(parts: Sequence[str | Path]) -> str:
+    """Words of a command line: in these systemd also reads $ as the start of a variable."""
+    return " ".join(_quoted(str(part)).replace("$", "$$") for part in parts)
+
+
+def _quoted(text: str) -> str:
+    """As one word of a line that is split into words, where backslashes are escapes."""
+    if _PLAIN.fullmatch(text):
+        return text
+    return '"' + _escaped(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
 
 
 def _escaped(text: str) -> str:

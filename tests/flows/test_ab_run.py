@@ -228,5 +228,20 @@ def test_a_mistyped_node_or_parameter_is_refused_and_makes_no_queue(rig: Rig) ->
         rig.start(off="frozen")
 
 
+def test_a_node_mistyped_in_a_form_fails_and_one_that_is_away_waits(rig: Rig) -> None:
+    fleet.ensure_queue(rig.url, "mac-09")  # it joined, and does not run
+    with client_of(rig.url) as client:  # as the UI does, whose form leaves the queue at the deployment's own
+        model = client.read_deployment_by_name("ab-run/ab-run")
+        away, mistyped = (
+            str(client.create_flow_run_from_deployment(model.id, parameters={"node": node, "rule": "trainer"}).id)
+            for node in ("mac-09", "locl")
+        )
+    message = rig.wait_state(mistyped, "Refused")["message"]
+    assert "no such node; did you mean 'local'?" in message
+    assert "cotenant node list" in message
+    assert fleet.flow_state(rig.url, away)["name"] in ("Scheduled", "Late")
+    fleet.cancel_flow(rig.url, away)
+
+
 def test_deploying_again_changes_nothing(rig: Rig) -> None:
     assert fleet.deploy(rig.url, ROOT) is False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import subprocess
 import sys
@@ -11,6 +13,7 @@ import pytest
 
 from cotenant.cli import service
 from cotenant.fleet.units import AGENT, FLEET, HELPER, Install, units, user_units
+from cotenant.settings import FLEET_FILE, Settings
 from tests.cli_runner import Cli, cli, home  # noqa: F401
 
 ROOT = Path(__file__).parents[2]
@@ -36,6 +39,16 @@ def test_systemd_accepts_them(tmp_path: Path, user: str | None, joined: bool) ->
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 def test_systemd_accepts_the_session_helpers_unit(tmp_path: Path) -> None:
     accepted(tmp_path, user_units(asked(user="cotenant", owners=("root", "me"))), user=True)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_systemd_finds_what_lies_in_a_folder_of_any_name(tmp_path: Path) -> None:
+    odd = tmp_path / """o dd $HOME ${X} 100% it's "q" \\n"""
+    odd.mkdir()
+    (odd / "python").symlink_to(sys.executable)
+    files = made(home=odd, root=odd, python=odd / "python")
+    (tmp_path / "units").mkdir()
+    accepted(tmp_path / "units", files, user=True)  # says so of a command that is no file
 
 
 def accepted(tmp_path: Path, files: dict[str, str], *, user: bool) -> None:
@@ -101,6 +114,54 @@ def test_a_system_install_has_a_home_that_systemd_makes(
     agent = (folders / "system" / AGENT).read_text()
     assert "StateDirectory=cotenant" in agent
     assert "--home /var/lib/cotenant --node local --owners root" in agent
+
+
+def test_what_the_shell_says_of_the_fleet_is_kept_for_the_service_and_every_other_shell(
+    cli: Cli,  # noqa: F811
+    folders: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = {
+        "COTENANT_SERVER_DATABASE_URL": "postgresql+asyncpg://prefect:secret@127.0.0.1/prefect",
+        "COTENANT_STORE_URL": "postgresql://cotenant:secret@127.0.0.1/cotenant",
+        "COTENANT_PREFECT_AUTH_STRING": "ops:secret",
+        "COTENANT_SERVER_HOST": "0.0.0.0",
+        "COTENANT_SERVER_PORT": "4299",
+    }
+    for name, value in said.items():
+        monkeypatch.setenv(name, value)
+    shown = cli("service", "install", "--system", "--run-as", "root", "--print")
+    assert shown.code == 0, shown.err
+    assert "COTENANT_SERVER_DATABASE_URL" in shown.err
+    assert "secret" not in shown.out + shown.err, "units can be read by all"
+    file = Path(os.environ["COTENANT_HOME"]) / FLEET_FILE
+    assert not file.exists()
+    done = cli("service", "install", "--system", "--run-as", "root")
+    assert done.code == 0, done.err
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert all("secret" not in path.read_text() for path in (folders / "system").iterdir())
+    found = Settings.from_env({"COTENANT_HOME": os.environ["COTENANT_HOME"]})
+    assert {name: str(getattr(found, name.removeprefix("COTENANT_").lower())) for name in said} == said
+    for name in said:
+        monkeypatch.delenv(name)
+    assert cli("service", "install", "--system", "--run-as", "root").code == 0
+    assert Settings.from_env({"COTENANT_HOME": os.environ["COTENANT_HOME"]}) == found, "said once, it stays"
+
+
+def test_a_system_install_of_a_home_that_joined_a_fleet_starts_no_server(
+    cli: Cli,  # noqa: F811
+    folders: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("COTENANT_HOME")
+    home = tmp_path / "var" / "lib"  # noqa: F811
+    home.mkdir(parents=True)
+    monkeypatch.setattr("cotenant.settings.SYSTEM_HOME", home)
+    (home / FLEET_FILE).write_text(json.dumps({"node": "mac-01", "prefect_api_url": "http://10.0.0.2:4200/api"}))
+    done = cli("service", "install", "--system", "--run-as", "root")
+    assert done.code == 0, done.err
+    assert "node run mac-01" in (folders / "system" / FLEET).read_text()
 
 
 def test_what_cannot_work_is_refused_before_anything_is_written(cli: Cli, folders: Path) -> None:  # noqa: F811
