@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -84,7 +85,7 @@ def ab_run(
     """Measure what fleet work costs a protected program, with work on and off in random order.
 
     Args:
-        node: The node to measure on; choose its work queue too.
+        node: The node to measure on, by its name in the fleet (cotenant node list --fleet).
         rule: The rule of the node's protection section whose program is protected.
         work: The fleet work under test: gpu, cpu, all, a module, or MODULE/STAGE.
         duty: The share of each second that cooperative work keeps the device busy in ON windows; empty for uncapped.
@@ -92,7 +93,7 @@ def ab_run(
         window_s: Length of a counted window, in seconds.
         washout_s: Seconds thrown away after each switch.
         margin: The slowdown that counts, as a fraction (0.02 is 2 %).
-        off: How OFF holds the work: paused, or evicted to free its memory too.
+        off: How the work is held in the windows without it: paused, or evicted to free its memory too.
         max_hours: Hours of windows and washouts at most; what switching between them takes comes on top.
         window: Your hours in the node's local time, like 22:00-06:30. The run starts and ends in them; empty for any hours.
         first_look: The first number of counted blocks at which it is judged; higher sees rarer harm.
@@ -215,21 +216,26 @@ def showing(link: Link, keeper: Keeper) -> Callable[[dict[str, Any]], None]:
     def seen(record: dict[str, Any]) -> None:
         nonlocal shown
         keeper.keep(record)
-        try:
-            # A server that is away must not keep the run waiting: the next block's line tells as much.
-            with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}):
-                shown = show_progress(link.run, record, shown)
-        except Exception as error:
-            get_run_logger().warning("the progress could not be shown: %s", error)
+        with unless_away():
+            shown = show_progress(link.run, percent(record), progress_words(record), shown)
 
     return seen
 
 
-def show_progress(run: str, record: dict[str, Any], shown: UUID | None) -> UUID | None:
-    """Make or move the run's progress bar. Gives its id."""
-    at, words = percent(record), progress_words(record)
+@contextmanager
+def unless_away() -> Iterator[None]:
+    """A server that is away must not keep the run waiting for its progress bar: the next block's line tells as much."""
+    try:
+        with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}):
+            yield
+    except Exception as error:
+        get_run_logger().warning("the progress could not be shown: %s", error)
+
+
+def show_progress(name: str, at: float, words: str, shown: UUID | None) -> UUID | None:
+    """Make or move the progress bar of a run or sweep, to ``at`` percent. Gives its id."""
     if shown is None:
-        made = create_progress_artifact(progress=at, key=artifact_key(run, "progress"), description=words)
+        made = create_progress_artifact(progress=at, key=artifact_key(name, "progress"), description=words)
         return made if isinstance(made, UUID) else None
     update_progress_artifact(artifact_id=shown, progress=at, description=words)
     return shown

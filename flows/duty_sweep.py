@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from uuid import UUID
 
 from prefect import flow, get_run_logger
 from prefect.exceptions import TerminationSignal
@@ -19,7 +20,17 @@ from prefect.states import Completed, Failed, State
 from pydantic import Field
 
 from cotenant.settings import Settings
-from flows.ab_run import drive, publish_report, showing, step, take_block, take_reference, until_the_end_of
+from flows.ab_run import (
+    drive,
+    publish_report,
+    show_progress,
+    showing,
+    step,
+    take_block,
+    take_reference,
+    unless_away,
+    until_the_end_of,
+)
 from nodes.client import AgentUnreachable
 from nodes.identity import own_id
 from nodes.zone import local_zone
@@ -34,7 +45,7 @@ from tasks.measure import Steps
 from tasks.quiet import watch_rarely
 from tasks.review import reviewed_by_whom, sweep_plan_markdown
 from tasks.sweep import ask_next, level_seed, new_sweep, publish_sweep, report_of
-from tasks.words import ended_words, refused_words
+from tasks.words import ended_words, refused_words, sweep_percent, sweep_progress_words
 
 __all__ = ["duty_sweep"]
 
@@ -65,7 +76,7 @@ def duty_sweep(
     """Find the highest duty at which fleet work shows no slowdown of a protected program.
 
     Args:
-        node: The node to measure on; choose its work queue too.
+        node: The node to measure on, by its name in the fleet (cotenant node list --fleet).
         rule: The rule of the node's protection section whose program is protected.
         work: The fleet work under test: gpu, cpu, all, a module, or MODULE/STAGE.
         levels: The duties to try, ascending, each above 0 and at most 1. The sweep stops at the first that fails.
@@ -75,7 +86,7 @@ def duty_sweep(
         window_s: Length of a counted window, in seconds.
         washout_s: Seconds thrown away after each switch.
         margin: The slowdown that counts, as a fraction (0.02 is 2 %).
-        off: How OFF holds the work: paused, or evicted to free its memory too.
+        off: How the work is held in the windows without it: paused, or evicted to free its memory too.
         first_look: The first number of counted blocks at which a level is judged; higher sees rarer harm.
         feed: MODULE/STAGE that keeps the ON windows loaded; its results are thrown away. Empty for what is queued.
         accept_timed_source: Accept a source whose lines come on a timer; earns demonstration certificates at most.
@@ -124,6 +135,7 @@ class _Sweep:
         self.log = log
         self.name: str | None = None
         self.agent: Any = None
+        self.shown: UUID | None = None
 
     def plan(self, base: RunSpec, asked: Asked, hours: Hours | None, seed: int) -> None:
         self.base, self.asked, self.hours, self.seed = base, asked, hours, seed
@@ -161,6 +173,7 @@ class _Sweep:
                 return f"run {link.run} of duty {found.level:g} passed, and its certificate is not settled"
             tried.add(link.run)
             _LINKS[link.run] = (self, link)
+            self.begins(found)
             sweep_level.with_options(flow_run_name=f"{self.name} duty {found.level:g}")(
                 link.run, found.level, return_state=True
             )
@@ -206,6 +219,16 @@ class _Sweep:
             return f"it is {clock:%H:%M} on the node, outside its hours {self.hours}"
         return f"{left / 3600.0:.1f} h are left of the hours {self.hours}"
 
+    def begins(self, level: Level) -> None:
+        """The sweep's own progress bar: made before the first level, whose bar hangs on a run of its own."""
+        count = len(self.asked.levels)
+        words = f"level {level.index + 1} of {count}, duty {level.level:g}: begins"
+        self.show(100.0 * level.index / count, words)
+
+    def show(self, at: float, words: str) -> None:
+        with unless_away():
+            self.shown = show_progress(str(self.name), at, words, self.shown)
+
     def tell(self, why: str) -> SweepReport | None:
         """Publish the report of what there is; None where there is nothing, or it could not be made."""
         if self.name is None or self.agent is None:
@@ -215,6 +238,8 @@ class _Sweep:
             if why and report.state == UNFINISHED:  # else its own sentence says why it ended
                 report = replace(report, notes=(f"It ended here: {why}.",))
             publish_sweep(report, Path(self.settings.reports))
+            if self.shown is not None and report.state != UNFINISHED:
+                self.show(100.0, report.sentence)
         except Exception as error:
             self.log.warning("the report of sweep %s could not be made: %s", self.name, error)
             return None
@@ -233,7 +258,13 @@ def sweep_level(run: str, level: float) -> State[Any]:
 
 def drive_level(sweep: _Sweep, link: Link) -> State[Any]:
     keeper = Keeper(sweep.settings.store, sweep.log)
-    steps = Steps(take_reference, take_block, showing(link, keeper), until_the_end_of(sweep.hours, link.spec))
+    level_seen = showing(link, keeper)
+
+    def seen(record: dict[str, Any]) -> None:
+        level_seen(record)
+        sweep.show(sweep_percent(record), sweep_progress_words(record))
+
+    steps = Steps(take_reference, take_block, seen, until_the_end_of(sweep.hours, link.spec))
     record, no_certificate = drive(link, steps)
     if not keeper.keep_at_the_end(record):
         sweep.log.warning("the store is away; the node's worker copies run %s when it is back", link.run)

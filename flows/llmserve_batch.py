@@ -61,7 +61,7 @@ def llmserve_batch(
     """Send prompts through a language model, beside whatever the node protects.
 
     Args:
-        node: The node to work on; choose its work queue too.
+        node: The node to work on, by its name in the fleet (cotenant node list --fleet).
         prompts: The prompts, one an entry.
         model: A model of the node, as `cotenant llmserve models` names it.
         backend: What runs the model; auto takes MLX where it is installed, else llama.cpp.

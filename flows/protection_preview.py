@@ -28,7 +28,7 @@ def protection_preview(
     """Show what a protection section would change on a node, which processes match now and what would be held.
 
     Args:
-        node: The node; choose its work queue too.
+        node: The node, by its name in the fleet (cotenant node list --fleet).
         section: The whole protection section, in TOML.
         fleet: As the fleet's section, which binds beside the node's own; as the node's own one else.
     """

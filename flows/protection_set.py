@@ -33,7 +33,7 @@ def protection_set(
     """Put a protection section in force on a node, after a person has seen what it changes.
 
     Args:
-        node: The node; choose its work queue too.
+        node: The node, by its name in the fleet (cotenant node list --fleet).
         section: The whole protection section, in TOML. It takes the place of the node's own one.
         reviewed: What it changes was reviewed already: do not ask.
         reviewed_by: Who reviewed it, where reviewed is set.

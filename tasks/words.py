@@ -9,7 +9,7 @@ from policies.harness.plan_text import planned_blocks
 from policies.harness.spec import RunSpec
 from policies.refusal import Refused
 
-__all__ = ["ended_words", "percent", "progress_words", "refused_words"]
+__all__ = ["ended_words", "percent", "progress_words", "refused_words", "sweep_percent", "sweep_progress_words"]
 
 
 def ended_words(record: Mapping[str, Any], no_certificate: Refused | None = None) -> str:
@@ -53,3 +53,16 @@ def progress_words(record: Mapping[str, Any]) -> str:
         last = looks[-1]
         words += f"; R so far {last['R']:.4f} ({last['lo']:.4f}–{last['hi']:.4f}) at {last['n']} blocks"
     return words
+
+
+def sweep_percent(record: Mapping[str, Any]) -> float:
+    """How far the sweep is that ``record`` is a level of, as if every level took the same time; below 100."""
+    about = record["sweep"]
+    return min((100.0 * int(about["index"]) + percent(record)) / len(about["levels"]), 99.0)
+
+
+def sweep_progress_words(record: Mapping[str, Any]) -> str:
+    """ "level 2 of 7, duty 0.2: 5 blocks counted of 12 planned, 0 left out"."""
+    about = record["sweep"]
+    at = f"level {int(about['index']) + 1} of {len(about['levels'])}, duty {record['spec']['duty']:g}"
+    return f"{at}: {progress_words(record)}"

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 from cotenant.cli.result import Exit, OperationError, OperationResult
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from rich.console import RenderableType
 
     from cotenant.settings import Settings
 
-__all__ = ["check", "of_the_fleet"]
+__all__ = ["check", "last_known", "of_the_fleet"]
 
 
 def check(in_force: Settings) -> OperationResult:
@@ -38,7 +40,9 @@ def check(in_force: Settings) -> OperationResult:
 
 
 def of_the_fleet(in_force: Settings, node: str | None) -> OperationResult:
-    """Every node's certificates as they were issued. Whether one still holds only its node's agent can say."""
+    """Every node's certificates as far as the store knows them. Whether one holds now only its node's agent can say."""
+    from datetime import UTC, datetime
+
     from cotenant import store
     from cotenant.cli.runs import store_engine
 
@@ -49,8 +53,23 @@ def of_the_fleet(in_force: Settings, node: str | None) -> OperationResult:
         rows = store.list_certificates(engine, node)
     finally:
         engine.dispose()
-    note = "as issued; whether each still holds its node says: cotenant protection certificates NODE"
+    now = datetime.now(UTC)
+    rows = [row | {"state": last_known(row, now)} for row in rows]
+    note = (
+        "as far as each node's journal was copied; what holds now its node says: cotenant protection certificates NODE"
+    )
     return OperationResult(rows, messages=[note], view=_fleet_view)
+
+
+def last_known(row: dict[str, Any], now: datetime) -> str:
+    """``issued``, ``expired`` by its date, or what the node last said of it: ``stale since 2026-11-29T18:43:53Z``."""
+    from datetime import datetime
+
+    from cotenant.cli.render import when
+
+    if told := row["told"]:
+        return f"{told['code'].removeprefix('CERT_').lower()} since {when(told['at'])}"
+    return "expired" if datetime.fromisoformat(row["expires_at"]) <= now else "issued"
 
 
 def _fleet_view(rows: list[dict[str, Any]]) -> Iterator[RenderableType]:
@@ -59,7 +78,7 @@ def _fleet_view(rows: list[dict[str, Any]]) -> Iterator[RenderableType]:
     if not rows:
         yield "no certificates in the store yet"
         return
-    columns = ("node", "rule", "work_asked", "certified_duty", "issued_at", "expires_at", "run")
+    columns = ("node", "rule", "work_asked", "certified_duty", "state", "issued_at", "expires_at", "run")
     yield table(
         [name.removesuffix("_at").replace("_", " ") for name in columns],
         ([when(row.get(name)) if name.endswith("_at") else row.get(name) for name in columns] for row in rows),

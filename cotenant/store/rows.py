@@ -209,13 +209,27 @@ def list_duties(engine: Engine, node: str | None = None) -> list[dict[str, Any]]
         ]
 
 
+_CERTIFICATE_LOST = ("CERT_STALE", "CERT_EXPIRED", "CERT_REVOKED", "CERT_FORGED")
+
+
 def list_certificates(engine: Engine, node: str | None = None) -> list[dict[str, Any]]:
-    """Certificates as they were issued, newest first. Whether one still holds only its node's agent can say."""
+    """Certificates as they were issued, newest first. Whether one still holds only its node's agent can say.
+
+    ``told`` is added: ``{code, at}`` of what the node's journal last said of it (CERT_STALE, …) as far as it was copied, or None.
+    """
     wanted = select(Certificate).order_by(Certificate.issued_at.desc(), Certificate.run)
     if node is not None:
         wanted = wanted.where(Certificate.node == node)
     with reading(engine) as session:
-        return [dict(each.body) for each in session.scalars(wanted)]
+        found = [dict(each.body) for each in session.scalars(wanted)]
+        said = select(TimelineEntry).where(TimelineEntry.code.in_(_CERTIFICATE_LOST)).order_by(TimelineEntry.at)
+        if node is not None:
+            said = said.where(TimelineEntry.node == node)
+        told = {
+            (entry.node, entry.data.get("certificate")): {"code": entry.code, "at": entry.at.isoformat()}
+            for entry in session.scalars(said)
+        }
+    return [each | {"told": told.get((each["node"], each.get("certificate")))} for each in found]
 
 
 def list_runs(engine: Engine, node: str | None = None, limit: int = 50) -> list[dict[str, Any]]:

@@ -133,7 +133,8 @@ def sweep_markdown(report: SweepReport) -> str:
         )
         lines.append("| " + " | ".join(_plain(cell) for cell in cells) + " |")
     lines += [""] + [f"- duty {row.level:g}: {_plain(row.why)}" for row in report.rows if row.why]
-    lines += ["", f"The intervals are valid at every look; the margin is {100 * report.margin:g} %. {LIMITS}"]
+    lines += ["", "R is the program's speed beside fleet work, of its speed without; its interval is valid at every look, and "
+              f"the margin is {100 * report.margin:g} %. {LIMITS}"]  # fmt: skip
     lines += ["", f"Sweep `{report.sweep}`. Each level has a report of its own: `cotenant protection ab show RUN`."]
     return "\n".join(lines) + "\n"
 

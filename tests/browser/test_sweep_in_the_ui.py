@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # Each of these stands beside its field: who fills the form needs no other text.
 HELP = (
-    "choose its work queue too",
+    "by its name in the fleet",
     "gpu, cpu, all, a module, or MODULE/STAGE",
     "The duties to try, ascending",
     "like 22:00-06:30",

@@ -82,7 +82,9 @@ def test_it_stops_at_the_first_level_that_does_not_pass_and_certifies_the_one_be
     assert rig.agent.reserved is None, "the node is free again"
 
     found = artifacts_of(rig, flow_run)
-    assert {"markdown", "table", "image"} <= set(found)
+    assert {"markdown", "table", "image", "progress"} <= set(found)
+    assert found["progress"].data == 100.0
+    assert str(found["progress"].description).startswith("Certified duty 0.1 beside trainer")
     assert str(found["image"].data).startswith("data:image/png;base64,")
     assert "stopped at duty 0.2" in str(found["markdown"].data)
     for form in ("md", "json", "png"):

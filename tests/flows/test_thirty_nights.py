@@ -229,7 +229,8 @@ def _patch(monkeypatch: pytest.MonkeyPatch, nights: Nights) -> None:
     for name in ("begin_run", "end_run", "plan_run"):
         monkeypatch.setattr(ab_run, name, getattr(ab_run, name).fn)
     monkeypatch.setattr(ab_run, "temporary_settings", lambda settings: contextlib.nullcontext())
-    monkeypatch.setattr(ab_run, "show_progress", lambda run, record, shown: shown)
+    for flow in (ab_run, duty_sweep):
+        monkeypatch.setattr(flow, "show_progress", lambda name, at, words, shown: shown)
     monkeypatch.setattr(ab_run, "is_cancelled", lambda flow_run_id: nights.node.cancelled)
     monkeypatch.setattr(duty_sweep, "plan_sweep", duty_sweep.plan_sweep.fn)
     monkeypatch.setattr(duty_sweep, "publish_sweep", lambda report, folder: {})

@@ -14,6 +14,7 @@ from sqlalchemy import Engine, select
 from sqlalchemy.exc import StatementError
 
 from cotenant import store
+from cotenant.cli.certificates import last_known
 from cotenant.store.models import Base, Node, TimelineEntry, Window
 from cotenant.store.session import reading, writing
 from policies.refusal import Refused
@@ -197,3 +198,20 @@ def test_the_newest_duty_of_each_node_is_kept_and_one_that_was_never_copied_is_u
         {"node": "b", "duty": None, "as_of": None},
     ]
     assert [row["node"] for row in store.list_duties(engine, "b")] == ["b"]
+
+
+def test_a_certificate_comes_with_what_its_node_said_of_it_last(engine: Engine) -> None:
+    issued = {"issued_at": "2026-11-29T12:00:00+00:00", "expires_at": "2026-12-13T12:00:00+00:00", "rule": "trainer"}
+    for node, run in (("a", "r1"), ("a", "r2"), ("b", "r3")):
+        store.put_certificate(engine, {**issued, "node": node, "run": run, "certificate": f"cert-{run}"})
+    store.put_timeline(engine, "a", [an_entry(1) | {"code": "CERT_STALE", "data": {"certificate": "cert-r1"}}])
+    # an entry of another node's is nothing about it
+    store.put_timeline(engine, "b", [an_entry(1) | {"code": "CERT_REVOKED", "data": {"certificate": "cert-r2"}}])
+    told = {row["run"]: row["told"] for row in store.list_certificates(engine)}
+    assert told["r1"]["code"] == "CERT_STALE"
+    assert (told["r2"], told["r3"]) == (None, None)
+
+    rows = {row["run"]: row for row in store.list_certificates(engine)}
+    before, after = datetime(2026, 12, 1, tzinfo=UTC), datetime(2026, 12, 14, tzinfo=UTC)
+    assert last_known(rows["r1"], before) == f"stale since {told['r1']['at'][:19]}Z"
+    assert [last_known(rows["r2"], now) for now in (before, after)] == ["issued", "expired"]
