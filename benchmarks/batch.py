@@ -52,7 +52,7 @@ def _measure(home: Path, count: int, tokens: int) -> list[Figure]:
     worker = fleet.WorkerProcess(home, node, url, root)
     try:
         fleet.ensure_pool(url)
-        fleet.deploy(url, root, home)
+        fleet.deploy(url, root)
         rig.start_agent()
         wait_for("the built-in module", lambda: rig.client.call("modules")[0]["state"] == "ready", 300)
         added = rig.client.call("module_add", path=str(as_bundle(home / "bundle", wheels())), _timeout_s=WITHIN_S)

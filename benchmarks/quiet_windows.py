@@ -55,7 +55,7 @@ def _measure(home: Path, window_s: float) -> list[Figure]:
     agent = FakeAgent(home, node, block_s=2 * (WASHOUT_S + window_s))
     try:
         fleet.ensure_pool(url)
-        fleet.deploy(url, root, home)
+        fleet.deploy(url, root)
         agent.start()
         worker.start(BEGIN_WITHIN_S)
         asked = {"node": node, "rule": "trainer", "work": "cpu", "window_s": window_s, "washout_s": WASHOUT_S}
