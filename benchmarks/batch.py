@@ -141,6 +141,13 @@ def _figures(
         figure("time to first token of a prompt, median", statistics.median(a["first_s"] for a in answers), "s"),
         figure("from asking for the flow to the first answer", first_s, "s"),
         figure("flow's time besides its job's, a prompt", 1000.0 * (wall_s - mine["wall_s"]) / count, "ms"),
+        figure(
+            "tokens a unit, mean",
+            (mine["tokens"] + mine["prompt_tokens"]) / mine["units"],
+            "",
+            None,
+            f"up to {WIDTH} generate together: fewer where so many take longer than a unit may",
+        ),
         figure("longest unit", mine["unit_worst_s"], "s", None, f"between two safe points {mine['yield_s']:.3f}"),
         figure("peak memory of the runner", mine["peak_rss_mb"], "MiB", None, "weights are 94 MiB of it"),
     ]
