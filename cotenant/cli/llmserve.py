@@ -197,7 +197,8 @@ def _look(llmserve: typer.Typer) -> None:
         engine = made_store(in_force, f"batch {batch!r}")
         found = one_batch(in_force, engine, batch)
         api = fleet_link.connect(in_force)
-        if not found["open"]:
+        # with no prompt left, a batch whose flow run was killed before it could say so still has to be ended by one
+        if not found["open"] and found["state"] == "done":
             raise Refused(
                 "BATCH_DONE", f"batch {batch}", "no prompt of it is open", f"cotenant llmserve results {batch}"
             )

@@ -91,6 +91,23 @@ def test_a_batch_is_shown_with_its_results(cli: Cli, tmp_path: Path, home: Path,
     assert f"did you mean '{batch}'" in missing.err
 
 
+def test_a_batch_that_was_answered_whole_and_never_ended_may_be_retried(
+    cli: Cli, tmp_path: Path, home: Path, started: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_link.Fleet, "why_ended", lambda self, run: "Crashed")
+    batch = cli("llmserve", "queue", prompts(tmp_path, {"prompt": "a"}), "--json").json["data"]["batch"]
+    engine = store.open(store.default_url(home))
+    store.next_job(engine, batch)
+    done = {"id": "0", "text": "hello", "finish": "stop", "prompt_tokens": 1, "tokens": 2, "error": None}
+    store.take_over(engine, batch, 0, [done], [], after=0, place=9)
+    assert cli("llmserve", "retry", batch).code == 0
+    assert [run["batch"] for run in started] == [batch, batch]
+    store.end_batch(engine, batch, "done")
+    said = cli("llmserve", "retry", batch)
+    assert said.code == 2
+    assert "no prompt of it is open" in said.err
+
+
 def test_operations_of_modules(cli: Cli, started: list[dict[str, Any]]) -> None:
     asked = json.dumps({"prompts": ["a", "b"], "backend": "stub", "max_tokens": 9})
     said = cli("mod", "llmserve", "queue_prompts", "-p", asked, "--json")
