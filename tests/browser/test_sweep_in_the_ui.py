@@ -14,7 +14,7 @@ from tests.flows.conftest import NODE, Rig, until
 from tests.flows.test_duty_sweep import by_level
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Locator, Page
 
 # Each of these stands beside its field: who fills the form needs no other text.
 HELP = (
@@ -29,7 +29,17 @@ HELP = (
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(1500)]
 
 
-def fill(page: Page, help_text: str, value: str) -> None:
+# The nightly sweep's own parameters, each by the help text of its field.
+NIGHTLY = {
+    "node": ("The node to measure on", NODE),
+    "rule": ("The rule of the node's protection section", "trainer"),
+    "work": ("The fleet work under test", "cpu"),
+    "window": ("Your hours in the node's local time", "22:00-06:30"),
+    "margin": ("The slowdown that counts", "0.04"),
+}
+
+
+def fill(page: Page | Locator, help_text: str, value: str) -> None:
     """The field under this help text: who fills the form goes by these words."""
     words = page.get_by_text(help_text, exact=False).first
     words.locator("xpath=following::*[self::textarea or self::input][1]").fill(value)
@@ -53,9 +63,12 @@ def test_a_sweep_from_form_to_report(rig: Rig, page: Page, pictures: Path) -> No
         page.get_by_role("button", name="Cron").click()
         dialog = page.get_by_role("dialog").last
         dialog.locator("input[type=text]").nth(1).fill("0 23 * * *")
+        override(page, dialog)
+        page.set_viewport_size({"width": 1280, "height": 1900})  # all of the dialog in one picture
         page.screenshot(path=pictures / "ui-schedule.png")
+        page.set_viewport_size({"width": 1280, "height": 1000})
         dialog.get_by_role("button", name="Save").click()
-        until(
+        (nightly,) = until(
             lambda: [
                 each
                 for each in client.read_deployment(deployment.id).schedules
@@ -63,6 +76,8 @@ def test_a_sweep_from_form_to_report(rig: Rig, page: Page, pictures: Path) -> No
             ],
             "the nightly schedule is on the server",
         )
+        chosen = {name: value for name, (_, value) in NIGHTLY.items()} | {"margin": 0.04, "reviewed": True}
+        assert nightly.parameters == chosen
         page.get_by_text("11:00 PM").first.wait_for()
 
         # now, by the form's own words
@@ -125,6 +140,20 @@ def test_a_sweep_from_form_to_report(rig: Rig, page: Page, pictures: Path) -> No
     picture.wait_for()
     assert picture.evaluate("image => image.complete && image.naturalWidth > 400")
     page.screenshot(path=pictures / "ui-picture.png")
+
+
+def override(page: Page, dialog: Locator) -> None:
+    """The schedule's own parameters: chosen from the list of all, then filled in by the words beside each."""
+    heading = dialog.get_by_text("Parameter Overrides").first
+    heading.locator("xpath=following::button[contains(@class,'select')][1]").focus()
+    page.keyboard.press("ArrowDown")  # opens the list
+    for name in (*NIGHTLY, "reviewed"):
+        page.get_by_role("option", name=name, exact=True).first.click()
+    dialog.get_by_text("Add schedule").first.click()  # closes the list
+    for help_text, value in NIGHTLY.values():
+        fill(dialog, help_text, value)
+    words = dialog.get_by_text("The plan was reviewed already", exact=False).first
+    words.locator("xpath=following::*[@role='switch' or self::input[@type='checkbox']][1]").click()
 
 
 def choose(page: Page) -> None:
