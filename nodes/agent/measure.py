@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from nodes.agent.block import BlockRunner
 from nodes.clock import monotonic_s, utc_iso
 from nodes.identity import ProcessId, liveness
+from policies.certificate import Fingerprint, other_program
 from policies.harness.rows import BlockRow, Order
 from policies.harness.schedule import coin
 from policies.harness.spec import RunSpec
@@ -23,6 +24,8 @@ __all__ = ["Measurer"]
 HELD_WITHIN_S = 150.0
 # Blocks in a row that may be lost before they began (the agent went away); more would be choosing coins.
 SKIPPED_AT_MOST = 3
+# A process that comes beside the program for so long is no other program; one that stays is.
+OTHER_PROGRAM_FOR_S = 30.0
 
 
 class Measurer:
@@ -100,9 +103,12 @@ class Measurer:
     async def block(self, run: str, number: int, order: Order, peer: Peer) -> dict[str, Any]:
         """Measure block ``number``, or give its row when it is journaled. A block that runs is joined, not run twice."""
         active = self.agent.runs.need_active(run)
-        for row in self.agent.runs.blocks(run):
-            if row.number == number:
-                return row.model_dump()
+        kept = self._kept(run, number)
+        if kept is None and (run, number) not in self._blocks:
+            await self._check_same_program(run)
+            active, kept = self.agent.runs.need_active(run), self._kept(run, number)
+        if kept is not None:
+            return kept
         if order not in ("on_first", "off_first"):
             raise Refused(
                 "RUN_BAD_PARAMETER", f"order {order!r}", "it is on_first or off_first", "give the coin's order"
@@ -142,10 +148,33 @@ class Measurer:
             raise ConnectionError("the caller hung up")
         return task.result().model_dump()
 
+    def _kept(self, run: str, number: int) -> dict[str, Any] | None:
+        return next((row.model_dump() for row in self.agent.runs.blocks(run) if row.number == number), None)
+
+    async def _check_same_program(self, run: str) -> None:
+        """Refused with RUN_CHANGED where another program runs than the one that the run's record names."""
+        until_s = monotonic_s() + OTHER_PROGRAM_FOR_S
+        while changed := await self._other_program(run):
+            if monotonic_s() >= until_s:
+                why = "it cannot go on, since what it measures changed: " + "; ".join(changed)
+                raise Refused("RUN_CHANGED", f"run {run}", why, "start a new run", {"changed": changed})
+            self.agent.runs.need_active(run)
+            await self.agent.next_pulse(until_s - monotonic_s())
+
+    async def _other_program(self, run: str) -> list[str]:
+        """What of the program that the record names runs otherwise now, or cannot be told; a program that is gone is none."""
+        record = self.agent.runs.record(run)
+        now_print = await self.planner.fingerprint(record["spec"]["rule"])
+        return other_program(Fingerprint.model_validate(record["fingerprint"]), now_print)
+
     async def _measure(self, active: Any, number: int, order: Order) -> BlockRow:
         agent = self.agent
         try:
             row = await BlockRunner(agent, active, number, order).measure()
+            if row.state == "counted" and (changed := await self._other_program(active.run)):
+                # the same process as another program (it may replace itself), or one that cannot be told any more
+                facts = {"state": "left_out", "reason": "program_restarted", "reason_detail": "; ".join(changed)}
+                row = row.model_copy(update=facts)
             agent.journal.put_block(active.run, number, row.model_dump())
             code = {"counted": "RUN_BLOCK", "left_out": "RUN_BLOCK_LEFT_OUT", "cut": "RUN_BLOCK_CUT"}[row.state]
             agent.journal.write(

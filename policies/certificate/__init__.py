@@ -1,7 +1,7 @@
 """Co-tenancy certificates: what one names, whether it still holds, what it covers, and what repetition costs."""
 
 from policies.certificate.coverage import Coverage, admits, covers
-from policies.certificate.fingerprint import Fingerprint, Gpu, Program, differences
+from policies.certificate.fingerprint import Fingerprint, Gpu, Program, differences, other_program
 from policies.certificate.issue import issue
 from policies.certificate.model import (
     VALID_FOR,
@@ -34,6 +34,7 @@ __all__ = [
     "covers",
     "differences",
     "issue",
+    "other_program",
     "revocations",
     "rule_digest",
     "sign",

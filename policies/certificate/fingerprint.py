@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-__all__ = ["Fingerprint", "Gpu", "Program", "differences"]
+__all__ = ["Fingerprint", "Gpu", "Program", "differences", "other_program"]
 
 # A kernel sets aside a little more or less memory at each boot; a module of memory is far more than this.
 MEMORY_TOLERANCE = 0.02
@@ -77,6 +77,14 @@ def differences(old: Fingerprint, new: Fingerprint) -> list[str]:
         *_item("agent version", old.agent_version, new.agent_version),
     ]
     return found + _programs(old.program, new.program)
+
+
+def other_program(old: Fingerprint, new: Fingerprint) -> list[str]:
+    """What of ``old``'s program runs otherwise in ``new``, as in ``differences``; what cannot be told is a difference.
+
+    Empty where ``old`` itself could not be told: then nothing can be compared with it.
+    """
+    return [] if _programs(old.program, old.program) else _programs(old.program, new.program)
 
 
 def _shown(value: object) -> str:
