@@ -46,7 +46,7 @@ from nodes.worker_admission import no_such_node, outside_hours, unknown_paramete
 from nodes.worker_execution import NoHooks, PutBackProposer, Started
 from policies.explain import awaiting_words
 from policies.refusal import Refused
-from policies.units import Reason
+from policies.views import Reason
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import Flow, FlowRun

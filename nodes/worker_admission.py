@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from nodes.zone import local_zone
 from policies.harness.hours import parse_hours
 from policies.refusal import Refused
-from policies.units import Reason
+from policies.views import Reason
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun

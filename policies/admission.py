@@ -11,17 +11,8 @@ from dataclasses import dataclass
 
 from policies.governed import idle_code
 from policies.memory_guard import Pool
-from policies.units import (
-    NodeView,
-    Reason,
-    Unit,
-    caps_in_force,
-    in_scope,
-    over_the_caps,
-    reasons,
-    reserve_in_force,
-    rules_beside,
-)
+from policies.units import caps_in_force, in_scope, over_the_caps, reasons, reserve_in_force, rules_beside
+from policies.views import NodeView, Reason, Unit
 
 __all__ = ["Room", "Taken", "admission", "memory_short"]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from policies.units import Reason
+from policies.views import Reason
 
 __all__ = [
     "DEVICE_USE",

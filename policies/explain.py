@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from policies.codes import CODES
-from policies.units import NodeView, Reason, caps_in_force, holding_rules, reserve_in_force
+from policies.units import caps_in_force, holding_rules, reserve_in_force
+from policies.views import NodeView, Reason
 
 __all__ = ["awaiting_parts", "awaiting_words", "in_words", "limits_in_words", "node_state", "reason_rows"]
 

@@ -17,7 +17,7 @@ from policies.compliance import STATE_WORDS, Verdict
 from policies.governor import StateName
 
 if TYPE_CHECKING:
-    from policies.units import Unit
+    from policies.views import Unit
 
 __all__ = [
     "Governed",

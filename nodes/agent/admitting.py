@@ -11,7 +11,8 @@ from nodes.jobs.jobqueue import Note
 from policies.admission import Room, Taken, admission
 from policies.manifest import Gpu
 from policies.refusal import Refused
-from policies.units import Reason, caps_in_force, duties, is_lowered
+from policies.units import caps_in_force, duties, is_lowered
+from policies.views import Reason
 
 if TYPE_CHECKING:
     from nodes.agent.core import Agent

@@ -20,7 +20,8 @@ from nodes.jobs.proctree import STOPPED
 from nodes.sources.views import PhaseUpdate
 from policies.section import Section
 from policies.sources.latency import latency_s
-from policies.units import Unit, in_scope
+from policies.units import in_scope
+from policies.views import Unit
 
 __all__ = ["AtOnce", "Paused"]
 

@@ -42,7 +42,7 @@ from policies.harness.conditions import Conditions
 from policies.refusal import Refused
 from policies.section import Section
 from policies.section.effective import for_sources
-from policies.units import NodeView
+from policies.views import NodeView
 
 if TYPE_CHECKING:
     from nodes.sources.helper_rows import Row

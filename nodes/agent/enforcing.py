@@ -7,7 +7,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nodes.jobs import Attempt
-from policies.units import Desired, desired
+from policies.units import desired
+from policies.views import Desired
 
 if TYPE_CHECKING:
     from nodes.agent.core import Agent

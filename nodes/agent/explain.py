@@ -8,7 +8,8 @@ from nodes.jobs import Attempt, Job
 from policies.codes import CODES
 from policies.explain import in_words, limits_in_words, node_state, reason_rows
 from policies.refusal import Refused
-from policies.units import Reason, desired
+from policies.units import desired
+from policies.views import Reason
 
 if TYPE_CHECKING:
     from nodes.agent.core import Agent

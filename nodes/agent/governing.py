@@ -33,7 +33,8 @@ from policies.governor import (
 )
 from policies.kept import compliance_from, compliance_kept, governor_from, governor_kept
 from policies.section import Rule
-from policies.units import NodeView, Unit, holding_rules, meetings, rules_beside
+from policies.units import holding_rules, meetings, rules_beside
+from policies.views import NodeView, Unit
 
 if TYPE_CHECKING:
     from nodes.agent.core import Agent

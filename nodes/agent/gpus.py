@@ -19,7 +19,7 @@ from nodes.meters.device import WAIT_S, DeviceMeters, UnitPids
 from nodes.meters.reading import Unreadable
 from policies.devices import DeviceView, Placement, place
 from policies.manifest import Gpu
-from policies.units import Reason, Unit
+from policies.views import Reason, Unit
 
 __all__ = ["GPU_ENV", "Gpus"]
 

@@ -27,7 +27,7 @@ from policies.devices import DeviceUse, UseState, device_use, step_use, used_sin
 from policies.rules import Group, ProcInfo, RuleEvent, RuleState, Verdicts, expand_home, groups, start_rule, step_rule
 from policies.section import Rule, Section, timing
 from policies.section.models import Timing
-from policies.units import NodeView, RuleView, RunView
+from policies.views import NodeView, RuleView, RunView
 from policies.work import CPU
 
 __all__ = ["Observer"]

@@ -13,7 +13,7 @@ from policies.caps import Caps, Reserve
 from policies.section import Rule, Section
 from policies.sources.latency import KEPT as LATENCIES_KEPT
 from policies.sources.latency import Latencies
-from policies.units import PhaseView
+from policies.views import PhaseView
 
 __all__ = ["Phases"]
 

@@ -18,8 +18,9 @@ from policies.refusal import Refused
 from policies.section import Rule, digest
 from policies.sources.progress import window_fits
 from policies.sources.timed import TimedCheck, check_timed
-from policies.units import RunView, Unit, reasons
+from policies.units import reasons
 from policies.version import VERSION
+from policies.views import RunView, Unit
 from policies.work import WorkSelector
 
 if TYPE_CHECKING:

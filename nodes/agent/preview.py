@@ -9,7 +9,8 @@ from policies.caps import caps_of, reserve_of
 from policies.condition import ProgramUse, condition_holds
 from policies.section import Rule, Section, SectionErrors, parse_section
 from policies.section.changes import warnings
-from policies.units import NodeView, PhaseView, Reason, RuleView, desired, reasons
+from policies.units import desired, reasons
+from policies.views import NodeView, PhaseView, Reason, RuleView
 
 if TYPE_CHECKING:
     from nodes.agent.core import Agent

@@ -19,7 +19,7 @@ from policies.harness.rows import Arm, BlockRow, Order
 from policies.harness.spec import RunSpec
 from policies.harness.verdict import Ending
 from policies.refusal import Refused
-from policies.units import RunView
+from policies.views import RunView
 from policies.work import WorkSelector
 
 __all__ = ["ENDINGS", "ActiveRun", "Now", "Reservation", "Runs"]

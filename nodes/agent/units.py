@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nodes.jobs import Attempt, Job
-from policies.units import Unit
+from policies.views import Unit
 
 if TYPE_CHECKING:
     from nodes.agent.core import Agent

@@ -20,7 +20,7 @@ from nodes.identity import identify, own_id
 from nodes.worker import AWAITING, NodeWorker
 from policies.harness.spec import RunSpec
 from policies.refusal import Refused
-from policies.units import Reason
+from policies.views import Reason
 from tests.flows.conftest import until
 from tests.flows.fake_agent import FakeAgent
 

@@ -11,7 +11,7 @@ import pytest
 
 from nodes.agent.core import Agent
 from nodes.agent.explain import explain
-from policies.units import Reason
+from policies.views import Reason
 from tests.node.jobs_rig import foreign, wait_for
 
 

@@ -13,7 +13,8 @@ from policies.caps import Caps, Reserve, caps_of, reserve_of, strictest_caps, su
 from policies.codes import CODES
 from policies.memory_guard import Pool
 from policies.section import models
-from policies.units import NodeView, PhaseView, RuleView, RunView, Unit, desired
+from policies.units import desired
+from policies.views import NodeView, PhaseView, RuleView, RunView, Unit
 from policies.work import WorkSelector
 
 GB = 10**9

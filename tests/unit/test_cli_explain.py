@@ -10,7 +10,7 @@ import pytest
 from policies.codes import CODES
 from policies.explain import awaiting_parts, awaiting_words
 from policies.refusal import Refused
-from policies.units import Reason
+from policies.views import Reason
 from tests.cli_runner import Cli, cli, home
 from tests.fake_agent import FakeAgent
 

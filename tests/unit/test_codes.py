@@ -11,7 +11,7 @@ from policies.caps import Caps, Reserve
 from policies.codes import CODES, Code
 from policies.codes_page import OTHER, group_of, page
 from policies.explain import in_words, limits_in_words, node_state, reason_rows
-from policies.units import NodeView, PhaseView, Reason, RuleView
+from policies.views import NodeView, PhaseView, Reason, RuleView
 
 ROOT = Path(__file__).resolve().parents[2]
 # Where a code is written down: as the first argument of these.

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from policies.devices import DEVICE_USE_KEPT_S, DOUBT, DeviceView, UseState, device_use, place, step_use
 from policies.explain import node_state
-from policies.units import NodeView, Reason, RuleView, Unit, reasons, rules_beside
+from policies.units import reasons, rules_beside
+from policies.views import NodeView, Reason, RuleView, Unit
 
 GB = 1_000_000_000
 

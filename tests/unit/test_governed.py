@@ -14,7 +14,8 @@ from policies.compliance import CLEAR, ComplianceState, Record, Verdict
 from policies.governed import Governed, InForce, Work, bounding, where_they_hold
 from policies.governor import INITIAL, Baseline
 from policies.kept import compliance_from, compliance_kept, governor_from, governor_kept
-from policies.units import NodeView, RuleView, RunView, Unit, desired, duties, reasons
+from policies.units import desired, duties, reasons
+from policies.views import NodeView, RuleView, RunView, Unit
 from policies.work import WorkSelector
 from tests.unit.certificates import DIGEST, GPU, MODULE, certificate, record
 

@@ -10,7 +10,7 @@ from policies.admission import Room, Taken, memory_short
 from policies.caps import Reserve
 from policies.memory_guard import Pool
 from policies.overrun import Claim, OverrunState, in_words, step_overrun
-from policies.units import NodeView, RuleView, Unit
+from policies.views import NodeView, RuleView, Unit
 
 GB = 1_000_000_000
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.admission import admission
-from policies.units import NodeView, PhaseView, RuleView, RunView, Unit, desired, duties, reasons
+from policies.units import desired, duties, reasons
+from policies.views import NodeView, PhaseView, RuleView, RunView, Unit
 from policies.work import WorkSelector
 
 LLM = Unit("a1", 1, "dev.cotenant.llmserve", "selftest", device=True)

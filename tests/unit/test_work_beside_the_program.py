@@ -13,7 +13,8 @@ from nodes.agent.block import BlockRunner, _Edge
 from nodes.agent.under_test import TestedUnit as Metered
 from nodes.agent.under_test import UnderTest
 from nodes.meters.reading import Unreadable
-from policies.units import NodeView, RuleView, RunView, Unit, duties, reasons
+from policies.units import duties, reasons
+from policies.views import NodeView, RuleView, RunView, Unit
 from policies.work import WorkSelector
 
 TRAINER = RuleView(
