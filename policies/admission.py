@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from policies.governed import idle_code
 from policies.memory_guard import Pool
+from policies.run_holds import nothing_starts
 from policies.units import caps_in_force, in_scope, over_the_caps, reasons, reserve_in_force, rules_beside
 from policies.views import NodeView, Reason, Unit
 
@@ -63,6 +64,7 @@ def admission(unit: Unit, node: NodeView, room: Room | None = None, mem_bytes: f
         mem_bytes: what its stage declares.
     """
     why = [*reasons(unit, node), *_announced(unit, node)]
+    why += [] if any(reason.code == "RUN_HOLD" for reason in why) else nothing_starts(unit, node.run)
     if not node.admits:
         why.append(Reason(node.admits_code, node.admits_why))
     if node.run is None and node.gpu_jobs == "certified" and not why and rules_beside(unit, node):

@@ -8,11 +8,11 @@ them, and so that one reason going away never lets work loose while another stil
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
 
 from policies.caps import Caps, Reserve, strictest_caps, sum_of_reserves
 from policies.governed import refusals, shares
-from policies.views import Action, Desired, NodeView, Reason, RuleView, RunView, Scope, Unit
+from policies.run_holds import run_reasons
+from policies.views import Action, Desired, NodeView, Reason, RuleView, Scope, Unit
 from policies.work import CPU
 
 __all__ = [
@@ -97,6 +97,8 @@ def reserve_in_force(node: NodeView) -> Reserve:
 
 def is_lowered(unit: Unit, node: NodeView) -> bool:
     """Whether it belongs in the lowest scheduling class: a rule or a phase says so, or harm to a program does."""
+    if node.run is not None and unit.attempt in node.run.stays_lowered:
+        return True
     exempt = node.run.rule if node.run is not None and node.run.tests(unit) else None
     for rule in node.rules:
         if rule.active and rule.lower is not None and in_scope(unit, rule.lower, node.duty_device):
@@ -126,7 +128,7 @@ def reasons(unit: Unit, node: NodeView) -> tuple[Reason, ...]:
     if node.mode != "fleet_first":
         found += _reaction_reasons(unit, node, exempt)
     if node.run is not None:
-        found += _run_reasons(unit, node.run) or _elsewhere(unit, node)
+        found += run_reasons(unit, node.run, node.rules)
     elif unit.feed_of is not None:
         found.append(Reason("RUN_HOLD", f"it feeds run {unit.feed_of}, which does not run now", action="evict"))
     return tuple(found)
@@ -198,34 +200,6 @@ def _device_reasons(unit: Unit, node: NodeView, exempt: str | None) -> list[Reas
         )
         for rule in holding
     ]
-
-
-def _run_reasons(unit: Unit, run: RunView) -> list[Reason]:
-    if run.tests(unit):
-        if run.part == "grant":
-            if run.duty is not None and not unit.cooperative:
-                return [Reason("RUN_HOLD", f"run {run.run} asks for a duty, which it cannot hold", run=True)]
-            return []
-        action: Literal["pause", "evict"] = "evict" if run.off == "evicted" else "pause"
-        return [Reason("RUN_HOLD", f"run {run.run} holds the work under test (OFF)", action=action, run=True)]
-    if unit.feed_of is not None:
-        return [Reason("RUN_HOLD", f"it feeds run {unit.feed_of}, which does not run now", action="evict")]
-    named = run.tests_work and run.work.selects(unit.module, unit.stage, device=unit.device)
-    if unit.device or named or not run.tests_work:
-        # work of the name under test that is not the feed would blur both arms; a null or self run has no work at all
-        return [Reason("RUN_HOLD", f"run {run.run} measures; other work is held", run=True)]
-    return []
-
-
-def _elsewhere(unit: Unit, node: NodeView) -> list[Reason]:
-    """Work under test that was put on a device which the program of the run's rule does not use would prove nothing."""
-    run = node.run
-    if run is None or not unit.device or unit.devices is None or not run.tests(unit):
-        return []
-    rule = next((rule for rule in node.rules if rule.id == run.rule), None)
-    if rule is None or not rule.devices or unit.devices & rule.devices:
-        return []
-    return [Reason("RUN_HOLD", f"run {run.run} measures it beside the program, which uses another device", run=True)]
 
 
 def duties(units: Sequence[Unit], node: NodeView) -> dict[str, float]:

@@ -124,6 +124,9 @@ class RunView:
     duty: float | None = None
     feed: str | None = None
     tests_work: bool = True
+    stays_held: frozenset[str] = frozenset()
+    """Attempts of other work that something held which the work under test can bring about: they wait in both arms from then on."""
+    stays_lowered: frozenset[str] = frozenset()
 
     def tests(self, unit: Unit) -> bool:
         """Whether this unit is the work under test. With a feed the feed's units are, and nothing else of that name."""

@@ -203,6 +203,7 @@ class BlockRunner:
             events=events,
             rate=None if events is None else events / length_s,
             longest_step_s=view.track.longest_step_s,
+            steps=view.track.steps_between(begin.at_s, end.at_s),
             work_ran_s=ran_s,
             dose=None if unknown is not None else sum(share for share in shares if share is not None),
             dose_unknown_reason=unknown,

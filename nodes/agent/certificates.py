@@ -118,6 +118,7 @@ class InForceCertificates:
             duty_device=agent.section.node.duty_device,
             bundles=bundles,
             key=agent.certificates.key,
+            node=agent.node,
         )
         self._judged[certificate.certificate] = (key, state)
         return state

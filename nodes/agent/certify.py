@@ -215,6 +215,7 @@ class Certifier:
                 bundles={m.module: m.digest for m in self.agent.modules.list() if m.state == "ready"},
                 revoked=revoked,
                 key=self.key,
+                node=self.agent.node,
             )
             found.append(certificate.model_dump(mode="json") | {"validity": state.as_dict()})
         return found

@@ -4,11 +4,13 @@ with what it should do, so a missed moment is repaired by the next look.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nodes.jobs import Attempt
+from policies.run_holds import follows_the_arm
 from policies.units import desired
-from policies.views import Desired
+from policies.views import Desired, Unit
 
 if TYPE_CHECKING:
     from nodes.agent.core import Agent
@@ -29,6 +31,7 @@ class Enforcing:
         live = {attempt.attempt_id: attempt for attempt in self._agent.jobs.attempts() if attempt.state != "stopping"}
         units = [self._agent.units.of_attempt(attempt) for attempt in live.values()]
         wanted = [each for each in desired(units, self._agent.view) if each.attempt in live]
+        self._keep_from_following_the_arm(units, wanted)
         pauses: dict[tuple[str, bool], list[str]] = {}
         for each in wanted:
             attempt = live[each.attempt]
@@ -40,6 +43,13 @@ class Enforcing:
             self._agent.jobs.hold_all(names, why, unlimited=unlimited)
         for each in wanted:
             self._one(live[each.attempt], each, each.attempt in newly_held)
+
+    def _keep_from_following_the_arm(self, units: Sequence[Unit], wanted: Sequence[Desired]) -> None:
+        run = self._agent.runs.active
+        if run is not None:
+            held, lowered = follows_the_arm(units, wanted, run.view())
+            run.stays_held |= held
+            run.stays_lowered |= lowered
 
     def _one(self, attempt: Attempt, wanted: Desired, newly_held: bool) -> None:
         facts = {"attempt": attempt.attempt_id, "job": attempt.job_id, "why": [reason.why for reason in wanted.reasons]}

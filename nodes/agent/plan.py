@@ -356,7 +356,7 @@ def _held(spec: RunSpec) -> list[str]:
     how = "stopped and requeued" if spec.off == "evicted" else "paused"
     return [
         f"the work under test ({spec.feed or spec.work}) is {how} in OFF windows and between blocks",
-        "other device work, all along",
+        "other device work, all along; of other work what runs goes on, and nothing more of it starts",
     ]
 
 

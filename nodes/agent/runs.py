@@ -47,6 +47,7 @@ class Now:
 class ActiveRun:
     """The run that has the lock. ``part`` is what the work under test may do; ``ending`` is set to stop what is going on.
     ``left``: the conditions as the last block left them and its last arm, so that no death falls between two blocks.
+    ``stays_held``, ``stays_lowered``: as in ``RunView``.
     """
 
     run: str
@@ -58,6 +59,8 @@ class ActiveRun:
     now: Now = field(default_factory=Now)
     measuring: int | None = None
     left: tuple[Conditions, Arm] | None = None
+    stays_held: frozenset[str] = frozenset()
+    stays_lowered: frozenset[str] = frozenset()
 
     def view(self) -> RunView:
         return RunView(
@@ -69,6 +72,8 @@ class ActiveRun:
             self.spec.duty,
             self.spec.feed,
             tests_work=self.spec.kind == "ab",
+            stays_held=self.stays_held,
+            stays_lowered=self.stays_lowered,
         )
 
 

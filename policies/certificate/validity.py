@@ -39,6 +39,7 @@ def validity(
     key: bytes,
     revoked: str | None = None,
     bundles: Mapping[str, str | None] | None = None,
+    node: str | None = None,
 ) -> Validity:
     """Whether ``certificate`` holds at ``now`` (aware; the wall clock).
 
@@ -47,11 +48,14 @@ def validity(
         rule: the rule of that id in force now; None: there is none.
         revoked: why it was revoked, where it was.
         bundles: module -> digest of the bundle that is ready now; None: not asked (``covers`` asks again).
+        node: whose agent asks; None: not asked.
     """
     now = aware_utc(now)
     renew = _renew(certificate)
     if not check_digest(certificate, key):
         return Validity("invalid", "its digest does not fit its fields: it was changed after it was issued", renew)
+    if node is not None and certificate.node != node:
+        return Validity("invalid", f"it was issued for node {certificate.node}, not {node}", renew)
     if revoked is not None:
         return Validity("revoked", revoked, renew)
     if now < certificate.issued_at:

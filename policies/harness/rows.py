@@ -61,6 +61,7 @@ class WindowRow(BaseModel):
     events: float | None = Field(description="fractional events in the window; None: the source could not be read")
     rate: float | None = Field(description="events per second")
     longest_step_s: float | None = None
+    steps: int | None = Field(default=None, description="how many steps ended in it; None: from before this was kept")
     work_ran_s: float = Field(default=0.0, description="seconds of the window in which the work under test ran")
     dose: float | None = Field(
         default=None, description="metered share over the window, summed over units; None: unknown"

@@ -31,6 +31,8 @@ __all__ = [
 ]
 
 MAX_LEFT_OUT_SHARE = 0.20
+# Of a window with fewer steps most of what is counted is spread over its edges, into washouts and the other arm.
+LEAST_STEPS = 5
 
 Part = Literal["waiting", "washout", "window", "closing"]
 
@@ -180,7 +182,19 @@ def certifiable(rows: Sequence[BlockRow]) -> str | None:
             f"more than {100 * MAX_LEFT_OUT_SHARE:.0f} %"
         )
     harm = harm_suspected(rows)
-    return f"harm suspected: {harm.words}" if harm is not None else None
+    return f"harm suspected: {harm.words}" if harm is not None else _stood_still(rows)
+
+
+def _stood_still(rows: Sequence[BlockRow]) -> str | None:
+    """A program that hardly moves without the work has nothing that the work could slow down. Judged on OFF alone."""
+    usable = counted(rows)
+    still = [row for row in usable if row.off is not None and row.off.steps is not None and row.off.steps < LEAST_STEPS]
+    if len(still) <= MAX_LEFT_OUT_SHARE * len(usable) + 1e-9:
+        return None
+    return (
+        f"in {len(still)} of {len(usable)} blocks the program made fewer than {LEAST_STEPS} steps in the OFF window: one that "
+        "stands still, or whose steps are as long as the windows, shows nothing about the work beside it"
+    )
 
 
 def no_certificate(spec: RunSpec, rows: Sequence[BlockRow], decision: Decision | None = None) -> list[str]:

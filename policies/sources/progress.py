@@ -366,6 +366,10 @@ class ProgressTrack:
             return Counted(None, closed, void, unknown)
         return Counted(events, closed, void, unknown)
 
+    def steps_between(self, start_s: float, end_s: float) -> int:
+        """How many steps ended in ``(start_s, end_s]``; events that were read together are one."""
+        return bisect_right(self._times, end_s) - bisect_right(self._times, start_s)
+
     def rate(self, now_s: float, window_s: float) -> float | None:
         """Events per second over the last ``window_s``, the open step included; None where over half is unknown."""
         counted = self.count_between(now_s - window_s, now_s, now_s)

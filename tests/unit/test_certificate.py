@@ -500,3 +500,11 @@ def test_an_impossible_duty_is_no_certificate() -> None:
         with pytest.raises(ValidationError):
             issue(record(), decided={"R": 1, "lo": 1, "hi": 1, "n": 8}, duty=duty, fingerprint=PRINT, rule=RULE,
                   duty_device="gpu", demonstration=False, longest_unit_s=None, now=ISSUED, key=KEY)  # fmt: skip
+
+
+def test_a_certificate_of_another_node_is_none_here() -> None:
+    """A home that was copied under another name brings its key along."""
+    assert state_of(certificate(), node="mac-01").state == "valid"
+    found = state_of(certificate(), node="mac-02")
+    assert (found.state, "mac-01" in found.why) == ("invalid", True)
+    assert not admits(certificate(), found, accept_demonstration=True).holds

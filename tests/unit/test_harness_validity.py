@@ -150,3 +150,34 @@ def test_other_kinds_earn_none_and_neither_do_quantised_counts() -> None:
 def test_a_collapse_earns_no_certificate_whatever_came_after_it() -> None:
     rows = [*blocks(8), block(9, state="left_out", reason=None, collapse="1 event/s for 60 s")]
     assert "collapsed in block 9" in no_certificate(spec(), rows)[0]
+
+
+# --- a program that stands still ----------------------------------------------------------------------------------
+
+
+def stepping(number: int, steps: int | None, arm: str = "off"):
+    row = block(number)
+    window = row.off if arm == "off" else row.on
+    assert window is not None
+    return row.model_copy(update={arm: window.model_copy(update={"steps": steps})})
+
+
+def test_a_program_that_hardly_moves_in_off_earns_no_certificate() -> None:
+    """Nothing could slow it down; and a step as long as both windows has one rate in both of them."""
+    idle = [stepping(number, 4) for number in range(1, 9)]
+    assert decide(decide_blocks(idle)).verdict == "no slowdown shown", "its rates alone would pass"
+    (why,) = no_certificate(spec(), idle)
+    assert "fewer than 5 steps in the OFF window" in why
+    assert "8 of 8" in why
+
+
+def test_an_idle_stretch_now_and_then_is_the_programs_own() -> None:
+    for steps in (5, None):
+        assert certifiable([stepping(number, steps) for number in range(1, 9)]) is None
+    rows = [stepping(number, 100) for number in range(1, 10)]
+    assert certifiable([*rows[:8], *(stepping(number, 0) for number in (9, 10))]) is None
+    assert certifiable([*rows[:7], *(stepping(number, 0) for number in (8, 9))]) is not None
+
+
+def test_few_steps_in_on_are_harm_and_no_reason_to_look_away() -> None:
+    assert certifiable([stepping(number, 0, "on") for number in range(1, 9)]) is None

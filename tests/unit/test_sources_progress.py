@@ -285,3 +285,15 @@ def test_writers_whose_clocks_differ_a_little_are_no_clock_that_was_set() -> Non
         at = 100.0 + second
         track.add_stamped(at, 1e9 + at, [1e9 + at - 5.0 * (second % 2)])
     assert track.count_between(110.0, 130.0).void_s == 0.0
+
+
+def test_steps_of_a_stretch_are_those_that_ended_in_it() -> None:
+    track = ProgressTrack()
+    for when in (10.0, 20.0, 30.0, 40.0):
+        track.add_events(when, 3)
+    assert [track.steps_between(*span) for span in ((0.0, 9.0), (10.0, 40.0), (10.0, 39.0), (35.0, 36.0))] == [
+        0,
+        3,
+        2,
+        0,
+    ]

@@ -49,6 +49,9 @@ class Track:
     def count_between(self, *_: float) -> Any:
         return SimpleNamespace(closed=True, events=600.0, void_s=0.0, unknown_s=0.0)
 
+    def steps_between(self, start_s: float, end_s: float) -> int:
+        return int(end_s - start_s)
+
 
 class AgentStub:
     """Of the agent what a window asks."""
@@ -120,6 +123,7 @@ def test_the_dose_of_device_work_counts_no_work_off_the_device() -> None:
 def test_a_window_says_on_which_devices_program_and_work_were_seen() -> None:
     row = window(AgentStub(device_work=True), "grant")
     assert row.program_on == ("a", "b")
+    assert row.steps == 60
     assert row.units[0].by_device == pytest.approx({"a": 0.1, "b": 0.05})
     assert row.units[1].by_device == {}
 
