@@ -83,7 +83,7 @@ class Agent:
         self.claims = MemoryClaims(self)
         self.under_test = UnderTest(self)
         self.at_once = AtOnce(self.jobs, self.units.of_attempt)
-        self.meter = CpuMeter()
+        self.meter = CpuMeter(in_group=self._cpu_s_in_group)
         meters = DeviceMeters(self._note, machine_memory=self.observer.memory.machine)
         self.gpus = Gpus(meters, self.jobs.attempts, self.jobs.tree, lambda a: self.units.uses_gpu(a.module, a.stage))
         self.observer.devices, self.observer.read_devices = meters, self.gpus.read
@@ -100,6 +100,10 @@ class Agent:
         self._pulse = asyncio.Event()
         self.tick_late_s = 0.0
         self.ticked_s = self.started_s
+
+    def _cpu_s_in_group(self, attempt_id: str) -> float | None:
+        group = self.jobs.attempt(attempt_id).group
+        return None if group is None else group.cpu_s()
 
     def _note(self, code: str, data: dict[str, Any]) -> None:
         self.journal.write(code, data)

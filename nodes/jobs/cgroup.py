@@ -126,6 +126,15 @@ class Group:
                 continue
         return found
 
+    def cpu_s(self) -> float | None:
+        """CPU seconds of all that was ever in it or below, ended processes too, whoever collected them."""
+        try:
+            with open(os.path.join(self.path, "cpu.stat"), encoding="ascii") as file:
+                facts = dict(line.split() for line in file if len(line.split()) == 2)
+            return int(facts["usage_usec"]) / 1e6
+        except (OSError, KeyError, ValueError):
+            return None
+
     def set_idle(self, idle: bool) -> bool:
         """Lowest class against every other group, where the CPU controller is on: ``cpu.idle``, else the least ``cpu.weight``."""
         return self._write("cpu.idle", "1" if idle else "0") or self._write("cpu.weight", "1" if idle else "100")

@@ -75,6 +75,7 @@ class Launcher:
         self.lost_count = 0
         self.told_to_end: int | None = None
         self.left: list[str] = []
+        self.group_cpu_s = 0.0
         self.kill_at: float | None = None
         self.freeze_until: float | None = None
         self.pause_sample: tuple[float, int] | None = None
@@ -403,6 +404,7 @@ class Launcher:
         self._pump()
         if self.group is not None:
             self.group.kill()
+            self.group_cpu_s = self.group.cpu_s() or 0.0
             self.group.remove()
 
     def _left_behind(self, linger_s: float) -> list[str]:
@@ -428,7 +430,8 @@ class Launcher:
             "started_mono_s": self.started_mono,
             "ended_mono_s": time.monotonic(),
             "wall_s": time.monotonic() - self.started_mono,
-            "cpu_s": children.ru_utime + children.ru_stime,
+            # a process that nobody collected is in the group's count alone
+            "cpu_s": max(children.ru_utime + children.ru_stime, self.group_cpu_s),
             "max_rss_bytes": children.ru_maxrss * 1024,
             "left": self.left,
         }

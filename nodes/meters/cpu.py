@@ -8,13 +8,14 @@ sum over a tree with its launcher (which collects orphans) is kept. The increase
 
 The second part cannot fall below zero: where a process vanished without being collected inside the tree (its parent ignores
 SIGCHLD), what it used since the last reading is lost, but nothing that others used is taken off. Seconds never go backwards.
+Where the tree has a control group, the kernel's count of that covers what the sum lost: the larger of the two stands.
 
 Resolution is the kernel's clock tick (10 ms), so a reading over 2 s is good to half a percent of a core per process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nodes.identity import ProcessId
@@ -30,14 +31,22 @@ class _Tree:
 
     seen: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     total_ticks: int = 0
-    told_ticks: int | None = None
+    total_s: float = 0.0
+    told_s: float | None = None
 
 
 class CpuMeter:
-    """CPU seconds per tree. A tree is named by its key (an attempt id); one reader."""
+    """CPU seconds per tree. A tree is named by its key (an attempt id); one reader.
 
-    def __init__(self, system: System | None = None) -> None:
+    Args:
+        in_group: by key what the tree's control group counted since it was made, in seconds; None: there is none to read.
+    """
+
+    def __init__(
+        self, system: System | None = None, in_group: Callable[[str], float | None] = lambda key: None
+    ) -> None:
         self._system = system or ProcSystem()
+        self._in_group = in_group
         self._trees: dict[str, _Tree] = {}
 
     def read(self, now: float, trees: Mapping[str, Sequence[ProcessId]]) -> Mapping[str, float | Unreadable]:
@@ -58,11 +67,11 @@ class CpuMeter:
                 answers[key] = fault
                 continue
             tree = self._trees[key]
-            if tree.told_ticks is None:
+            if tree.told_s is None:
                 answers[key] = Unreadable("first reading: no baseline yet")
             else:
-                answers[key] = (tree.total_ticks - tree.told_ticks) / CLOCK_TICKS
-            tree.told_ticks = tree.total_ticks
+                answers[key] = tree.total_s - tree.told_s
+            tree.told_s = tree.total_s
         return answers
 
     def total(self, trees: Mapping[str, Sequence[ProcessId]]) -> Mapping[str, float | Unreadable]:
@@ -70,7 +79,7 @@ class CpuMeter:
         answers: dict[str, float | Unreadable] = {}
         for key, members in trees.items():
             fault = self._advance(key, members)
-            answers[key] = fault if fault is not None else self._trees[key].total_ticks / CLOCK_TICKS
+            answers[key] = fault if fault is not None else self._trees[key].total_s
         return answers
 
     def cpu_seconds_total(self, key: str, members: Sequence[ProcessId]) -> float | Unreadable:
@@ -96,6 +105,7 @@ class CpuMeter:
         collected = sum(max(0, ticks[1] - tree.seen.get(who, (0, 0))[1]) for who, ticks in found.items())
         moved = sum(sum(ticks) for who, ticks in tree.seen.items() if who not in found)
         tree.total_ticks += own + max(0, collected - moved)
+        tree.total_s = max(tree.total_s, tree.total_ticks / CLOCK_TICKS, self._in_group(key) or 0.0)
         tree.seen = found
         return None
 

@@ -132,3 +132,21 @@ def test_case_045_the_first_reading_is_no_figure_and_totals_leave_readings_alone
     kernel.run(1, 20)
     assert meter.cpu_seconds_total("a", kernel.tree()) == 70 / CLOCK_TICKS
     assert meter.read(1.0, {"a": kernel.tree()})["a"] == 20 / CLOCK_TICKS
+
+
+def test_what_nobody_collected_is_in_the_count_of_the_trees_group() -> None:
+    """A runner that ignores SIGCHLD has its children's time thrown away by the kernel: work through them would be unseen."""
+    kernel, counted = Kernel(), {"a": 0.0}
+    meter = CpuMeter(kernel, in_group=counted.get)
+    meter.read(0.0, {"a": kernel.tree()})
+    kernel.fork(1, 2)
+    kernel.run(2, 2 * CLOCK_TICKS)
+    kernel.end(2, collect=False)
+    counted["a"] = 2.0
+    assert meter.read(2.0, {"a": kernel.tree()}) == {"a": 2.0}
+    assert meter.total({"a": kernel.tree()}) == {"a": 2.0}
+    kernel.run(1, CLOCK_TICKS)
+    counted["a"] = 3.0
+    assert meter.read(4.0, {"a": kernel.tree()}) == {"a": 1.0}, "the two counts are one, not added"
+    del counted["a"]
+    assert meter.read(6.0, {"a": kernel.tree()}) == {"a": 0.0}, "a group that is gone takes nothing back"
