@@ -5,6 +5,8 @@ seconds). The judgement says for every unit what holds now, not what changed: th
 that was missed costs nothing. Source: ``governor.md``, "Compliance".
 
 An unknown share is no verdict: it neither adds to a unit's overruns nor clears them. But the unit is held until it reads.
+A unit that ends before the meter could read it twice has no share at all. What such units used counts for the sum, and where they
+are what is over it their module waits: work cut into pieces too short to be read is held like any other.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ HOLD_S: Final = 60.0
 TIMES: Final = 3
 """So many overruns within an hour stop the unit."""
 HOUR_S: Final = 3600.0
+NONE_UNREAD: Final[Mapping[str, float]] = {}
 MAX_AGE_S: Final = 4.0
 """A share older than two sampling periods is the last one, not the current one: no data."""
 
@@ -95,6 +98,8 @@ class ComplianceState:
     distrusted: Mapping[str, float] = field(default_factory=dict)
     sum_over: int = 0
     budget: float | None = None
+    module_times: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """When a module's units that ended unread were over the budget."""
 
 
 CLEAR: Final = ComplianceState()
@@ -134,7 +139,11 @@ def gets_duty(state: ComplianceState, unit: str, module: str, cooperative: bool,
 
 
 def judge(
-    state: ComplianceState, samples: Sequence[Sample], budget: float | None, now_s: float
+    state: ComplianceState,
+    samples: Sequence[Sample],
+    budget: float | None,
+    now_s: float,
+    unread: Mapping[str, float] = NONE_UNREAD,
 ) -> tuple[ComplianceState, Judgement]:
     """Judge one reading of all units.
 
@@ -143,13 +152,18 @@ def judge(
         samples: every running unit of device work.
         budget: the governor's budget; None while it sets no duty, or a harness run decides.
         now_s: a clock that runs through suspend.
+        unread: by module the share of the device that units of it used which ended since the last reading and never had a
+            share of their own.
 
     Returns:
         The new state, and what holds for each unit now.
     """
     records = {unit: record for unit, record in state.records.items() if now_s - record.seen_s < HOUR_S}
     distrusted = {module: until_s for module, until_s in state.distrusted.items() if now_s < until_s}
-    state = replace(state, records=records, distrusted=distrusted)
+    lately = {name: tuple(at_s for at_s in at if now_s - at_s < HOUR_S) for name, at in state.module_times.items()}
+    state = replace(
+        state, records=records, distrusted=distrusted, module_times={n: at for n, at in lately.items() if at}
+    )
     if budget is None:
         idle = {unit: replace(record, over=0, unverified=False) for unit, record in records.items()}
         return replace(state, records=idle, sum_over=0, budget=None), Judgement()
@@ -159,8 +173,9 @@ def judge(
         entries += _judge_unit(records, distrusted, sample, now_s)
     # A budget that just fell is judged from the next reading on: this one began under the old one.
     allowed = max(budget, state.budget or 0.0)
-    sum_over, held = _judge_sum(records, judged, allowed, state.sum_over, now_s)
-    after = ComplianceState(records, distrusted, sum_over, budget)
+    sums = _Sums(records, distrusted, dict(state.module_times), unread, allowed)
+    sum_over, held = _judge_sum(sums, judged, state.sum_over, now_s)
+    after = ComplianceState(records, distrusted, sum_over, budget, sums.module_times)
     verdicts = {sample.unit: _verdict(after, sample, now_s) for sample in samples}
     return after, Judgement(verdicts, (*entries, *held))
 
@@ -222,35 +237,56 @@ def _runs(record: Record, now_s: float) -> bool:
     return not record.stopped and not record.unverified and now_s >= record.held_until_s
 
 
-def _judge_sum(
-    records: dict[str, Record], samples: Sequence[Sample], allowed: float, sum_over: int, now_s: float
-) -> tuple[int, tuple[Entry, ...]]:
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """What the sum of one reading is judged on, and changes in place. ``allowed``: the budget."""
+
+    records: dict[str, Record]
+    distrusted: dict[str, float]
+    module_times: dict[str, tuple[float, ...]]
+    unread: Mapping[str, float]
+    allowed: float
+
+
+def _judge_sum(sums: _Sums, samples: Sequence[Sample], sum_over: int, now_s: float) -> tuple[int, tuple[Entry, ...]]:
     """Hold the largest overrunner where units that each keep within their slack are together over the budget's."""
     # A unit that waits already has its answer; what it still uses is no reason to hold another.
-    running = [sample for sample in samples if _runs(records[sample.unit], now_s)]
+    running = [sample for sample in samples if _runs(sums.records[sample.unit], now_s)]
     shares = {sample.unit: share for sample in running if (share := _share(sample)) is not None}
-    total = math.fsum(shares.values())
-    if _over(total, allowed):
+    total = math.fsum((*shares.values(), *sums.unread.values()))
+    if _over(total, sums.allowed):
         sum_over += 1
     elif len(shares) == len(running):
         # With a share unknown the known ones can show that there is too much, never that there is not.
         sum_over = 0
     if sum_over < SAMPLES:
         return sum_over, ()
-    worst = max(shares, key=lambda unit: (shares[unit] - records[unit].duty, unit))
+    facts = {"sum": total, "budget": sums.allowed}
+    worst = max(shares, key=lambda unit: (shares[unit] - sums.records[unit].duty, unit), default=None)
+    module = max(sums.unread, key=lambda name: (sums.unread[name], name), default=None)
+    if worst is not None and (module is None or shares[worst] - sums.records[worst].duty >= sums.unread[module]):
+        sample = next(sample for sample in samples if sample.unit == worst)
+        return 0, (_hold_unit(sums.records, sample, shares[worst], facts, now_s),)
+    return (0, (_hold_module(sums, module, facts, now_s),)) if module is not None else (sum_over, ())
+
+
+def _hold_unit(
+    records: dict[str, Record], sample: Sample, share: float, facts: Mapping[str, Any], now_s: float
+) -> Entry:
     why = f"the units together were over the budget in {SAMPLES} samples, this one furthest over its duty"
-    records[worst] = replace(records[worst], over=0, held_until_s=now_s + HOLD_S, why=why)
-    facts = {
-        "unit": worst,
-        "module": next(sample.module for sample in samples if sample.unit == worst),
-        "duty": records[worst].duty,
-        "measured": shares[worst],
-        "sum": total,
-        "budget": allowed,
-        "action": "held",
-        "for_s": HOLD_S,
-    }
-    return 0, (Entry("GPU_DUTY_EXCEEDED", facts),)
+    records[sample.unit] = replace(records[sample.unit], over=0, held_until_s=now_s + HOLD_S, why=why)
+    unit = {"unit": sample.unit, "module": sample.module, "duty": records[sample.unit].duty, "measured": share}
+    return Entry("GPU_DUTY_EXCEEDED", {**unit, **facts, "action": "held", "for_s": HOLD_S})
+
+
+def _hold_module(sums: _Sums, module: str, facts: Mapping[str, Any], now_s: float) -> Entry:
+    times = (*sums.module_times.get(module, ()), now_s)
+    sums.module_times[module] = times
+    for_s = HOUR_S if len(times) >= TIMES else HOLD_S
+    sums.distrusted[module] = max(now_s + for_s, sums.distrusted.get(module, -math.inf))
+    measured = sums.unread[module]
+    told = {"module": module, "measured": measured, **facts, "time": len(times), "action": "held", "for_s": for_s}
+    return Entry("GPU_DUTY_EXCEEDED", {**told, "why": "its units end before their share can be read"})
 
 
 def _verdict(state: ComplianceState, sample: Sample, now_s: float) -> Verdict:
@@ -262,7 +298,7 @@ def _verdict(state: ComplianceState, sample: Sample, now_s: float) -> Verdict:
         return Verdict("stopped", f"over its duty {TIMES} times within an hour", duty, share)
     if _distrusted(state, sample.module, now_s):
         until_s = state.distrusted[sample.module]
-        return Verdict("not_trusted", f"{sample.module} was stopped for overrunning its duty", duty, share, until_s)
+        return Verdict("not_trusted", f"units of {sample.module} overran their duty", duty, share, until_s)
     if record.unverified:
         return Verdict("held", f"its device time cannot be read: {record.why or 'no reason given'}", duty, share)
     if now_s < record.held_until_s:

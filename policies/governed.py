@@ -229,7 +229,7 @@ def _untrusted(unit: Unit, governed: Governed) -> list[Refusal]:
     if verdict is not None and verdict.state == "stopped":
         return [Refusal("GPU_DUTY_EXCEEDED", f"stopped: {verdict.why}", ends=True)]
     if unit.module in governed.distrusted:
-        why = f"{unit.module} was stopped for overrunning its duty: it gets none for an hour"
+        why = f"units of {unit.module} overran their duty: it gets none for now, after the third time for an hour"
         return [Refusal("GPU_DUTY_EXCEEDED", why, "its runner must hold its gpu_duty: docs/modules.md")]
     if verdict is not None and verdict.state == "held":
         code = "GPU_DUTY_UNVERIFIED" if verdict.until_s is None else "GPU_DUTY_EXCEEDED"

@@ -43,6 +43,7 @@ def compliance_kept(state: ComplianceState) -> dict[str, Any]:
     """JSON of the overruns and of who is not trusted; the samples in a row begin anew."""
     return {
         "distrusted": dict(state.distrusted),
+        "module_times": {name: list(times) for name, times in state.module_times.items()},
         "records": {
             unit: {field.name: _out(getattr(record, field.name)) for field in fields(Record) if field.name != "seen_s"}
             for unit, record in state.records.items()
@@ -64,7 +65,12 @@ def compliance_from(raw: Mapping[str, Any], now_s: float) -> ComplianceState:
         )
         for unit, row in raw["records"].items()
     }
-    return ComplianceState(records, {str(name): float(until_s) for name, until_s in raw["distrusted"].items()})
+    return ComplianceState(
+        records,
+        {str(name): float(until_s) for name, until_s in raw["distrusted"].items()},
+        # what an agent of an earlier version left has none
+        module_times={str(name): tuple(map(float, times)) for name, times in raw.get("module_times", {}).items()},
+    )
 
 
 def _out(value: Any) -> Any:

@@ -30,7 +30,7 @@ from nodes.capacity import usable_cores
 from nodes.client import node_dir
 from nodes.clock import boottime_s, monotonic_s
 from nodes.identity import ProcessId
-from nodes.jobs import JobManager, Workloads
+from nodes.jobs import Attempt, JobManager, Workloads
 from nodes.journal import Journal
 from nodes.meters.cpu import CpuMeter, Unreadable
 from nodes.meters.device import DeviceMeters
@@ -88,6 +88,8 @@ class Agent:
         self.gpus = Gpus(meters, self.jobs.attempts, self.jobs.tree, lambda a: self.units.uses_gpu(a.module, a.stage))
         self.observer.devices, self.observer.read_devices = meters, self.gpus.read
         self.shares: dict[str, float | Unreadable] = {}
+        self.ended_unread: list[tuple[Attempt, float]] = []
+        self._had_share: set[str] = set()
         self._metered_s = monotonic_s()
         self.runs = Runs(self.journal)
         self.certificates = KeptCertificates(self.journal, self.dir / "key")
@@ -207,7 +209,8 @@ class Agent:
         span_s = now_s - self._metered_s
         if span_s < self.tick_s / 2.0:
             return  # asked between two ticks: the share of a moment says nothing
-        self._metered_s = now_s
+        since_s, self._metered_s = self._metered_s, now_s
+        self.ended_unread = self._ended_unread(since_s, span_s)
         readings = self.meter.read(now_s, {name: self.jobs.tree(name) for name in attempts})
         self.shares = {
             name: busy if isinstance(busy, Unreadable) else busy / (span_s * attempts[name].cores)
@@ -216,8 +219,24 @@ class Agent:
         self.shares |= {
             name: self.gpus.share(name) for name, each in attempts.items() if self.units.on_gpu(each.module, each.stage)
         }
+        self._had_share = {
+            name for name, share in self.shares.items() if isinstance(share, float) or name in self._had_share
+        }
         self.governing.metered()
         self.enforcing.end_what_no_pause_holds(now_s)
+
+    def _ended_unread(self, since_s: float, span_s: float) -> list[tuple[Attempt, float]]:
+        """Units that ended since then and never had a share: each with its share of these ``span_s`` seconds of the device."""
+        found = []
+        for attempt in self.jobs.ended_since(since_s):
+            name = attempt.attempt_id
+            on_gpu = self.units.on_gpu(attempt.module, attempt.stage)
+            busy_s = self.gpus.total(name, None) if on_gpu else attempt.cpu_s
+            wall_s = max(0.01, (attempt.ended_mono_s or since_s) - attempt.spawned_mono_s)
+            if name not in self._had_share and isinstance(busy_s, float):
+                cores = 1.0 if on_gpu else attempt.cores
+                found.append((attempt, busy_s / (wall_s * cores) * min(1.0, wall_s / span_s)))
+        return found
 
     def step_jobs(self) -> None:
         """Between ticks: graces, confirmations and ends of attempts. Only while the ticks themselves succeed: the bytes that

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,7 +121,7 @@ class Governing:
             agent.journal.write(entry.code, data)
         if self._fresh:
             self._fresh = False
-            self._judge(held_back, now_s)
+            self._judge(held_back, self._unread(view), now_s)
         self.governed = Governed(
             node=agent.node,
             state=self.state.name,
@@ -134,8 +134,17 @@ class Governing:
         )
         self._keep()
 
-    def _judge(self, held_back: Sequence[tuple[Unit, Attempt]], now_s: float) -> None:
-        """Judge each unit that a rule holds back by the meter's newest reading."""
+    def _unread(self, view: NodeView) -> dict[str, float]:
+        """By module the share of units that a rule held back and that ended before they had one of their own."""
+        found: dict[str, float] = {}
+        for attempt, share in self.agent.ended_unread:
+            unit = self.agent.units.of_attempt(attempt)
+            if unit.cooperative and rules_beside(unit, view):
+                found[unit.module] = found.get(unit.module, 0.0) + share
+        return found
+
+    def _judge(self, held_back: Sequence[tuple[Unit, Attempt]], unread: Mapping[str, float], now_s: float) -> None:
+        """Judge each unit that a rule holds back by the meter's newest reading. ``unread``: as ``judge`` takes it."""
         governs = self.inputs.gpu_jobs == "certified" and self.outputs.decides == "governor"
         budget = self.outputs.budget if governs and self.state.name != "closed" else None
         if budget is not None and self.checked.budget is None:
@@ -155,7 +164,7 @@ class Governing:
                     why="" if isinstance(share, float) else share,
                 )
             )
-        self.checked, self.judgement = judge(self.checked, samples, budget, now_s)
+        self.checked, self.judgement = judge(self.checked, samples, budget, now_s, unread)
         for entry in self.judgement.entries:
             self.agent.journal.write(entry.code, entry.data)
 

@@ -220,3 +220,59 @@ def test_a_unit_never_runs_on_while_it_overran_the_last_three_readings(
             if index > 0 and last[-1] is None:
                 assert states[str(n)] != "holds"
     assert {entry.code for entry in meter.entries} <= set(CODES)
+
+
+# -- units that end before they can be read -----------------------------------------------------------------------------
+
+
+def unread(meter: Meter, share: float, *samples: Sample, budget: float | None = 0.3) -> dict[str, str]:
+    meter.now_s += 2.0
+    meter.state, meter.judgement = judge(meter.state, samples, budget, meter.now_s, {"llmserve": share})
+    meter.entries += meter.judgement.entries
+    return {unit: verdict.state for unit, verdict in meter.judgement.verdicts.items()}
+
+
+def test_work_in_pieces_too_short_to_be_read_is_held_by_its_module() -> None:
+    """A meter needs two readings of a unit; one that never lives so long would run at any share, unseen."""
+    meter = Meter()
+    for number in range(2):
+        unread(meter, 0.9, used(None, replace(A, unit=str(number))))
+    assert meter.entries == []
+    unread(meter, 0.9, used(None, replace(A, unit="2")))
+    (entry,) = meter.entries
+    assert (entry.code, entry.data["module"], entry.data["for_s"]) == ("GPU_DUTY_EXCEEDED", "llmserve", 60.0)
+    assert meter.read(used(None, replace(A, unit="3"))) == {"3": "not_trusted"}
+    meter.now_s += 60.0
+    assert meter.read(used(0.1, replace(A, unit="4"))) == {"4": "holds"}
+
+
+def test_the_third_time_within_an_hour_costs_the_module_an_hour() -> None:
+    meter = Meter()
+    for _ in range(3):
+        for _ in range(3):
+            unread(meter, 0.9)
+        meter.now_s += 61.0
+    assert [entry.data["for_s"] for entry in meter.entries] == [60.0, 60.0, 3600.0]
+    assert meter.read(A) == {"811": "not_trusted"}
+    assert not gets_duty(meter.state, "811", "llmserve", True, meter.now_s)
+
+
+def test_a_short_unit_now_and_then_is_no_overrun() -> None:
+    meter = Meter()
+    for _ in range(30):
+        unread(meter, 0.9)
+        meter.read()
+    assert meter.entries == []
+
+
+def test_what_ended_unread_counts_with_what_runs_and_the_furthest_over_waits() -> None:
+    meter = Meter()
+    for _ in range(3):
+        found = unread(meter, 0.1, used(0.34, replace(A, duty=0.3, module="sim")))
+    assert found == {"811": "holds"}, "the piece used more beyond what it may than the unit"
+    assert meter.entries[-1].data["module"] == "llmserve"
+    assert "unit" not in meter.entries[-1].data
+    other = Meter()
+    for _ in range(3):
+        found = unread(other, 0.05, used(0.4, replace(A, duty=0.3, module="sim")))
+    assert found == {"811": "held"}
