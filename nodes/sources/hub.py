@@ -123,11 +123,7 @@ class SourceHub:
             pattern = matching.expand_home(file, owner_home)
             kept = before.get(pattern)
             if pattern not in self._feeds:
-                feed = Feed(
-                    kept.follower
-                    if kept
-                    else Follower(pattern, owner_home=owner_home, helper_socket=self._helper_socket)
-                )
+                feed = Feed(kept.follower if kept else self._follower(pattern, owner))
                 if kept is not None:
                     feed.unreadable = kept.unreadable
                 self._feeds[pattern] = feed

@@ -20,7 +20,10 @@ import pytest
 
 from nodes.client import AgentClient, AgentUnreachable
 from nodes.sources.follower import Follower
+from nodes.sources.hub import SourceHub
+from nodes.sources.probe import Owner
 from policies.refusal import Refused
+from policies.section import parse_section
 from tests.node.agent_rig import ROOT, wait_for
 
 pytestmark = pytest.mark.skipif(
@@ -308,3 +311,21 @@ def test_an_agent_of_root_reads_for_an_owner_only_what_the_owner_may_read(open_p
     follower = Follower(str(link), owner_home="/nonexistent", owner_uid=nobody)
     assert follower.poll(0.0).unreadable is None, "a link to what the owner may read is followed"
     follower.close()
+
+
+def test_the_sources_of_an_owners_section_are_read_with_the_owners_rights(open_place: Path) -> None:
+    """A section may name any file, and what is counted of it comes back: root must not read for its owner what that may not."""
+    secret = open_place / "secret.jsonl"
+    secret.write_bytes(STEP)
+    secret.chmod(0o600)
+    protect = f'protect = {{ metric = "progress_rate", max_slowdown = 0.1, source = {{ jsonl = "{secret}", event = "step_done" }} }}'
+    section = parse_section(f'[[rule]]\nid = "trainer"\nmatch = {{ name = "trainer" }}\n{protect}\n')
+    seen = {}
+    for uid in (65534, 0):
+        hub = SourceHub()
+        hub.configure(section, Owner(uid, "/nonexistent"))
+        seen[uid] = hub.progress("trainer")
+        hub.close()
+    assert not seen[65534].readable
+    assert "may not read" in seen[65534].why
+    assert seen[0].readable, seen[0].why
