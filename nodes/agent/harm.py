@@ -16,7 +16,7 @@ from policies.section import Rule
 from policies.section.effective import protect_key
 from policies.section.models import Protect, Timing
 from policies.share_window import ShareWindow
-from policies.sources.progress import live_rate
+from policies.sources.windows import live_rate
 
 __all__ = ["FleetNow", "HarmWatch"]
 

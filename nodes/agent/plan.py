@@ -16,8 +16,8 @@ from policies.harness.plan_text import longest_hours, planned_blocks, planned_ho
 from policies.harness.spec import RunSpec
 from policies.refusal import Refused
 from policies.section import Rule, digest
-from policies.sources.progress import window_fits
 from policies.sources.timed import TimedCheck, check_timed
+from policies.sources.windows import window_fits
 from policies.units import reasons
 from policies.version import VERSION
 from policies.views import RunView, Unit

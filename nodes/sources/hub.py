@@ -32,8 +32,9 @@ from policies.section.sources import (
     LogProgress,
 )
 from policies.sources.meaning import PhaseMeaning, ProgressMeaning
-from policies.sources.progress import ProgressTrack, live_rate
+from policies.sources.progress import ProgressTrack
 from policies.sources.timed import check_timed
+from policies.sources.windows import live_rate
 
 if TYPE_CHECKING:
     from nodes.sources.helper_rows import Row

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from policies.reaction import HarmSignals, Limit, Reaction, ReactionState, pressure, step_reaction
 from policies.section.models import Cooldown
-from policies.sources.progress import ProgressTrack, live_rate
+from policies.sources.progress import ProgressTrack
+from policies.sources.windows import live_rate
 
 RATE = Limit("progress_rate", 0.05, exit_after_s=60.0, cooldown=Cooldown(base_s=120.0))
 STALL = Limit("cpu_stall", 0.1, exit_after_s=60.0, cooldown=Cooldown(base_s=120.0))

@@ -10,8 +10,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from policies.sources import progress as progress_module
-from policies.sources.progress import ProgressTrack, fitting_window_s, live_rate, window_fits
+from policies.sources.progress import ProgressTrack
 from policies.sources.stamps import StampClock
+from policies.sources.windows import fitting_window_s, live_rate, window_fits
 
 
 def steady(step_s: float, count: int, begin_s: float = 100.0) -> ProgressTrack:

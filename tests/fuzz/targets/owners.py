@@ -22,9 +22,10 @@ from policies.sources.meaning import (
     JsonlProgressMeaning,
     LogProgressMeaning,
 )
-from policies.sources.progress import ProgressTrack, live_rate
+from policies.sources.progress import ProgressTrack
 from policies.sources.splitter import LineSplitter
 from policies.sources.timed import check_timed
+from policies.sources.windows import live_rate
 from tests.fuzz.targets.shapes import ROOT, Target, mutated
 
 __all__ = ["OWNERS"]
