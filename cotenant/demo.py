@@ -38,7 +38,6 @@ NODE, RULE, WORK = "local", "trainer", "llmserve/selftest"
 WINDOW_S, WASHOUT_S, MARGIN, DUTY = 8.0, 2.0, 0.10, 0.3
 # 12 blocks are the most that these hours hold, so the demo decides within minutes or says that it cannot.
 MAX_HOURS = 0.067
-MOST_BLOCKS = 12
 # The plan wants a source with a history: its rate, and whether its lines come on a timer.
 STEPS_BEFORE_RUN = 60
 SOURCE_WITHIN_S = 120.0

@@ -115,46 +115,6 @@ class ProcessTable:
         """
         return self._snapshot
 
-    def children(self, pid: int) -> tuple[ProcInfo, ...]:
-        """Processes whose parent ``pid`` is, that started after it."""
-        entry = self._entries.get(pid)
-        if entry is None:
-            return ()
-        return tuple(
-            other.info
-            for other in self._entries.values()
-            if other.info.ppid == pid and other.info.pid != pid and _after(other.info, entry.info)
-        )
-
-    def tree(self, pid: int, start_ticks: int) -> tuple[ProcInfo, ...]:
-        """The process and all that descend from it, by pid; also those left when it or one between them has died."""
-        root: Identity = (pid, start_ticks)
-        found = []
-        for entry in self._entries.values():
-            identity: Identity | None = (entry.info.pid, entry.info.start_ticks)
-            parent = entry.parent
-            for _ in range(len(self._entries) + len(self._dead_parents) + 1):
-                if identity == root or identity is None:
-                    break
-                identity, parent = parent, None if parent is None else self._grandparent(parent)
-            if identity == root:
-                found.append(entry.info)
-        return tuple(sorted(found, key=lambda info: info.pid))
-
-    def cpu_seconds(self, pids: Iterable[int]) -> float | None:
-        """CPU time (user and system) of these processes together, each since its own start.
-
-        None where one of them cannot be read, is gone, or is another process than at the last refresh.
-        """
-        total = 0.0
-        for pid in pids:
-            stat = self._try_stat(pid)
-            entry = self._entries.get(pid)
-            if stat is None or (entry is not None and entry.info.start_ticks not in (None, stat.start_ticks)):
-                return None
-            total += stat.cpu_s
-        return total
-
     def cpu_cores_used(self, pids: Iterable[int], now_s: float) -> float | None:
         """Cores in use by these processes together since they were last asked about; 0.05 is 5 % of one core.
 

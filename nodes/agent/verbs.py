@@ -33,7 +33,6 @@ __all__ = ["Verbs"]
 
 _MORE_OF_A_RUN = ("certificate", "certificate_refused_for", "flow_run_id", "driven_by", "section_digest", "sweep")
 
-MAX_PAYLOAD_TEXT = 1 << 19
 EVENTS_BYTES = 1 << 19
 
 

@@ -194,17 +194,6 @@ def test_a_zombie_is_no_process_unless_threads_of_it_run(fake: FakeProc) -> None
     assert set(fake.tick().snapshot()) == {1}
 
 
-def test_trees_hold_only_those_that_started_after_their_parent(fake: FakeProc) -> None:
-    fake.add(10, 1, start=500)
-    fake.add(11, 10, start=600)
-    fake.add(12, 11, start=600)
-    fake.add(13, 10, start=400)  # was there before: its parent's pid was another's then
-    table = fake.tick()
-    assert [info.pid for info in table.tree(10, 500)] == [10, 11, 12]
-    assert [info.pid for info in table.children(10)] == [11]
-    assert table.tree(10, 499) == ()
-
-
 def test_a_descendant_stays_one_when_its_parent_dies(fake: FakeProc) -> None:
     fake.add(10, 1, start=500)
     fake.add(11, 10, start=600)
@@ -214,12 +203,8 @@ def test_a_descendant_stays_one_when_its_parent_dies(fake: FakeProc) -> None:
     fake.add(12, 1, start=700)  # the kernel gives it to init
     table = fake.tick(3)
     assert table.snapshot()[12].ppid == 10
-    assert [info.pid for info in table.tree(10, 500)] == [10, 12]
-    assert [info.pid for info in table.tree(11, 600)] == [12]
     fake.end(10)
-    table = fake.tick(3)
-    assert [info.pid for info in table.tree(10, 500)] == [12], "what is left of it is told when the root died too"
-    assert table.snapshot()[12].ppid == 1
+    assert fake.tick(3).snapshot()[12].ppid == 1
 
 
 def test_only_what_may_have_changed_is_read(fake: FakeProc, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,8 +228,6 @@ def test_cpu_time_and_cores(fake: FakeProc) -> None:
     fake.add(10, 1, start=500, cpu_ticks=100 * hz)
     fake.add(11, 1, start=600, cpu_ticks=3 * hz)
     table = fake.tick()
-    assert table.cpu_seconds([10, 11]) == pytest.approx(103.0)
-    assert table.cpu_seconds([10, 99]) is None
     assert table.cpu_cores_used([10, 11], fake.now_s) is None, "the first reading has nothing to compare with"
     fake.add(10, 1, start=500, cpu_ticks=101 * hz)
     fake.tick()
@@ -257,7 +240,7 @@ def test_cpu_time_and_cores(fake: FakeProc) -> None:
     assert table.cpu_cores_used([11, 12], fake.now_s) == pytest.approx(0.5)
     # another process under a known pid is not the one that was asked about
     fake.add(11, 1, start=90_000, cpu_ticks=hz)
-    assert table.cpu_seconds([11]) is None
+    assert table.cpu_cores_used([11], fake.now_s) == 0.0
 
 
 def until(table: ProcessTable, holds: Callable[[], bool]) -> None:
@@ -286,7 +269,7 @@ def test_real_processes_their_exec_and_their_end() -> None:
         child.stdin.flush()
         until(table, lambda: table.snapshot()[child.pid].argv == ("sleep", "300"))
         assert table.snapshot()[child.pid].start_ticks == first.start_ticks
-        assert any(info.pid == child.pid for info in table.children(os.getpid()))
+        assert table.snapshot()[child.pid].ppid == os.getpid()
     finally:
         child.kill()
         child.wait()
@@ -312,13 +295,10 @@ def test_real_descendants_survive_their_parent_in_the_tree() -> None:
         leaf, middle = map(int, root.stdout.readline().split())
         table = ProcessTable()
         until(table, lambda: {root.pid, leaf, middle} <= table.snapshot().keys())
-        start = table.snapshot()[root.pid].start_ticks
-        assert start is not None
         root.stdin.write(b"\n")
         root.stdin.flush()
         assert root.stdout.readline() == b"gone\n"
         until(table, lambda: middle not in table.snapshot())
-        assert {root.pid, leaf} <= {info.pid for info in table.tree(root.pid, start)}
         assert table.snapshot()[leaf].ppid == root.pid
     finally:
         root.kill()
