@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from policies.harness.likely_done import likely_done_words
 from policies.harness.plan_text import planned_blocks
+from policies.harness.rows import BlockRow
 from policies.harness.spec import RunSpec
+from policies.harness.validity import decide_blocks
 from policies.refusal import Refused
 
 __all__ = ["ended_words", "percent", "progress_words", "refused_words", "sweep_percent", "sweep_progress_words"]
@@ -44,7 +47,7 @@ def percent(record: Mapping[str, Any]) -> float:
 
 
 def progress_words(record: Mapping[str, Any]) -> str:
-    """ "block 6, 5 counted of 12 planned, 0 left out; R so far 0.994 (0.986–1.003) at 8 blocks"."""
+    """ "5 blocks counted of 12 planned, 0 left out; likely done by block 12, in about 1.4 h (…)": R only as a look gave it."""
     spec = RunSpec.model_validate(record["spec"])
     counted = sum(1 for row in record["blocks"] if row["state"] == "counted")
     words = f"{counted} blocks counted of {planned_blocks(spec)} planned, {len(record['blocks']) - counted} left out"
@@ -52,7 +55,8 @@ def progress_words(record: Mapping[str, Any]) -> str:
     if looks and looks[-1].get("R") is not None:
         last = looks[-1]
         words += f"; R so far {last['R']:.4f} ({last['lo']:.4f}–{last['hi']:.4f}) at {last['n']} blocks"
-    return words
+    likely = likely_done_words(spec, decide_blocks(BlockRow.model_validate(row) for row in record["blocks"]))
+    return words + (f"; {likely}" if likely and record["state"] != "ended" else "")
 
 
 def sweep_percent(record: Mapping[str, Any]) -> float:

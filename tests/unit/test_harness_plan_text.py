@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from harness_rows import spec
+from harness_rows import block, spec
 
 from policies.harness.likely_done import likely_done_words
 from policies.harness.plan_text import (
@@ -22,6 +22,7 @@ from policies.harness.plan_text import (
 from policies.harness.schedule import End, NextBlock, longest_s, most_blocks, next_action
 from policies.harness.verdict import Decision
 from policies.statistics import decide
+from tasks.words import progress_words
 
 
 def decision(**facts) -> Decision:
@@ -191,3 +192,12 @@ def test_between_block_four_and_the_look_the_guess_stays() -> None:
     blocks = blocks_of(0.0, 0.02)
     guesses = [likely_done_words(spec(), blocks[:n]) for n in (4, 5, 6, 7)]
     assert len({(guess or "").split(",")[0] for guess in guesses}) == 1
+
+
+def test_a_run_that_goes_on_says_when_it_is_likely_done_and_one_that_ended_does_not() -> None:
+    rows = [block(number, on=10.0 + 0.04 * (-1) ** number) for number in range(1, 5)]
+    record = {"spec": spec().model_dump(), "state": "open", "looks": [], "blocks": [row.model_dump() for row in rows]}
+    said = progress_words(record)
+    assert said.startswith("4 blocks counted of 12 planned, 0 left out; likely done by block 8, in about 48 min")
+    assert "R so far" not in said, "nothing is said of R before the first look"
+    assert "likely" not in progress_words(record | {"state": "ended"})
