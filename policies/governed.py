@@ -41,7 +41,7 @@ Meetings = Mapping[str, frozenset[str] | None]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a certificate can cover. ``digest`` of the bundle and ``model`` None: unknown (a model: or there is none).
+    """What a certificate can cover. ``digest`` of the bundle None: unknown. ``model`` None: the payload names none.
 
     ``beside``: the devices on which it may meet the program of the rule that is asked about; None: it cannot be told.
     """

@@ -36,6 +36,7 @@ class Unit:
     digest: str | None = None
     """Of the bundle it runs from; None: unknown, which no certificate covers."""
     model: str | None = None
+    """That its payload names; None: it names none."""
     devices: frozenset[str] | None = None
     """The devices it was put on; None: it may use any."""
 

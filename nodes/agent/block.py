@@ -271,6 +271,7 @@ class BlockRunner:
                     module=unit.module,
                     stage=unit.stage,
                     digest=unit.digest,
+                    model=unit.model,
                     share=share,
                     asked=unit.duty,
                     unknown_reason=why,

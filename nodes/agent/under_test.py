@@ -31,6 +31,7 @@ class TestedUnit:
     duty: float | None
     busy_s: float | Unreadable
     digest: str | None
+    model: str | None = None
     device: bool = True
     by_device: Mapping[str, float] = field(default_factory=dict)
 
@@ -139,4 +140,5 @@ class UnderTest:
             by_device = self._agent.gpus.totals(attempt.attempt_id)
         elif device and isinstance(busy_s, float):
             by_device = {CPU: busy_s}
-        return TestedUnit(attempt.module, attempt.stage, cores, attempt.duty, busy_s, digest, device, by_device)
+        model = self._agent.jobs.job(attempt.job_id).model
+        return TestedUnit(attempt.module, attempt.stage, cores, attempt.duty, busy_s, digest, model, device, by_device)

@@ -290,7 +290,7 @@ def _job(row: sqlite3.Row) -> Job:
 def model_of(payload: Any) -> str | None:
     """The model that a job's payload names; None where it names none."""
     model = payload.get("model") if isinstance(payload, dict) else None
-    return model if isinstance(model, str) else None
+    return model if isinstance(model, str) and model else None
 
 
 def _attempt(row: sqlite3.Row) -> AttemptRow:

@@ -36,18 +36,21 @@ def covers(
 ) -> Coverage:
     """Whether ``certificate`` (its validity aside) covers a module's stage at ``duty``, the sum over units that run.
 
-    None of ``bundle_digest`` or ``model`` is unknown and not the same; ``duty`` None is uncapped, so 1.
+    ``bundle_digest`` None is unknown and not the same; ``model`` None is work that names none, and another model than any; ``duty``
+    None is uncapped, so 1.
     ``longest_unit_s`` is the longest seen lately, where it is known. ``beside``: the devices on which the work and the
     program may meet; None: it cannot be told.
     """
-    item = next((each for each in certificate.work if (each.module, each.stage) == (module, stage)), None)
-    if item is None:
-        had = ", ".join(f"{each.short}/{each.stage}" for each in certificate.work)
+    of_stage = [each for each in certificate.work if (each.module, each.stage) == (module, stage)]
+    if not of_stage:
+        had = ", ".join(sorted({f"{each.short}/{each.stage}" for each in certificate.work}))
         return Coverage(False, f"{module}/{stage} was no part of what was measured ({had})")
+    item = next((each for each in of_stage if each.model == model), None)
+    if item is None:
+        had = ", ".join(each.model or "none" for each in of_stage)
+        return Coverage(False, f"{module}/{stage}: model {had} → {model or 'none'}")
     if bundle_digest != item.digest:
         return Coverage(False, f"{module}: bundle {item.digest[:12]} → {(bundle_digest or 'unknown')[:12]}")
-    if item.model is not None and model != item.model:
-        return Coverage(False, f"{module}/{stage}: model {item.model} → {model or 'unknown'}")
     if beside is None or not beside <= set(certificate.devices or ()):
         return Coverage(False, elsewhere(certificate, beside))
     asked = 1.0 if duty is None else duty

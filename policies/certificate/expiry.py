@@ -135,7 +135,7 @@ def _state(validity: str, expires: datetime, now: datetime, soon: timedelta) -> 
 
 
 def _is_covered(row: Row, rows: Sequence[Row], now: datetime, soon: timedelta) -> bool:
-    stages = {(item["module"], item["stage"]) for item in row["work"]}
+    stages = _stages(row)
     return any(
         other["certificate"] != row["certificate"]
         and other["rule"] == row["rule"]
@@ -143,10 +143,14 @@ def _is_covered(row: Row, rows: Sequence[Row], now: datetime, soon: timedelta) -
         and bool(row.get("demonstration")) >= bool(other.get("demonstration"))
         and aware_utc(datetime.fromisoformat(str(other["expires_at"]))) - now > soon
         and float(other["certified_duty"]) >= float(row["certified_duty"])
-        and stages <= {(item["module"], item["stage"]) for item in other["work"]}
+        and stages <= _stages(other)
         and set(row.get("devices") or ()) <= set(other.get("devices") or ())
         for other in rows
     )
+
+
+def _stages(row: Row) -> set[tuple[str, str, str | None]]:
+    return {(item["module"], item["stage"], item.get("model")) for item in row["work"]}
 
 
 def _asked(row: Row) -> dict[str, Any]:

@@ -118,23 +118,28 @@ def _refused(record: Mapping[str, Any], why: str) -> Refused:
 
 
 def _dosed_work(record: Mapping[str, Any], longest_unit_s: float | None) -> tuple[CertifiedWork, ...]:
-    items = [
-        CertifiedWork(
-            **{name: item[name] for name in ("module", "short", "version", "digest", "stage")},
-            model=item.get("model"),
-            longest_unit_s=item.get("longest_unit_s", longest_unit_s),
-        )
-        for item in record.get("work") or ()
-    ]
+    """Each stage that was part of the dose, once with each model that it was measured with."""
     windows = [block.get("on") or {} for block in record.get("blocks") or () if block.get("state") == "counted"]
-    shares: dict[tuple[str, str], float] = {}
+    shares: dict[tuple[str, str, str | None], float] = {}
     for window in windows:
         for unit in window.get("units") or ():
-            key = (unit["module"], unit["stage"])
+            key = (unit["module"], unit["stage"], unit.get("model"))
             shares[key] = shares.get(key, 0.0) + (unit.get("share") or 0.0)
     least = LEAST_OF_DOSE * sum(shares.values())
-    dosed = {key for key, share in shares.items() if share > 0.0 and share >= least}
-    return tuple(item for item in items if {(item.module, item.stage), (item.short, item.stage)} & dosed)
+    dosed = [key for key, share in shares.items() if share > 0.0 and share >= least]
+    found = []
+    for item in record.get("work") or ():
+        kinds = {(item["module"], item["stage"]), (item["short"], item["stage"])}
+        models = {model for module, stage, model in dosed if (module, stage) in kinds}
+        found += [
+            CertifiedWork(
+                **{name: item[name] for name in ("module", "short", "version", "digest", "stage")},
+                model=model,
+                longest_unit_s=item.get("longest_unit_s", longest_unit_s),
+            )
+            for model in sorted(models, key=lambda name: name or "")
+        ]
+    return tuple(found)
 
 
 def _is_device_work(record: Mapping[str, Any]) -> bool:

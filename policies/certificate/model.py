@@ -44,7 +44,8 @@ class _Stored(BaseModel):
 
 
 class CertifiedWork(_Stored):
-    """One stage that was part of the dose. ``longest_unit_s``: the longest it held the device in one go; None unknown."""
+    """One stage that was part of the dose, with the model that it was measured with (None: its payload named none).
+    ``longest_unit_s``: the longest it held the device in one go; None unknown."""
 
     module: str
     short: str

@@ -38,6 +38,7 @@ class UnitDose(BaseModel):
     module: str
     stage: str
     digest: str | None = Field(default=None, description="bundle that the unit was started from")
+    model: str | None = Field(default=None, description="model that its payload names; None: it names none")
     share: float | None
     asked: float | None = None
     unknown_reason: str | None = None

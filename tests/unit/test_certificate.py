@@ -458,13 +458,37 @@ def test_case_103_it_states_the_longest_unit_that_was_measured() -> None:
     assert covered(certificate(longest_unit_s=None), longest_unit_s=9.0) == (True, "")
 
 
-def test_a_model_binds_where_one_was_measured() -> None:
-    run = record()
-    run["work"] = [run["work"][0] | {"model": "qwen-4b"}]
-    found = certificate(run)
+def with_model(found: dict[str, Any], *models: str | None) -> dict[str, Any]:
+    """A block whose dose came from units of these models, in equal parts."""
+    unit = found["on"]["units"][0]
+    units = [unit | {"model": model, "share": unit["share"] / len(models)} for model in models]
+    return found | {"on": found["on"] | {"units": units}}
+
+
+def test_a_certificate_is_of_the_models_that_were_measured() -> None:
+    """A small model takes less of the device at a duty than a large one, and a stand-in nothing of it: each is work of its own."""
+    found = certificate(record(blocks=[with_model(block(number), "qwen-4b") for number in (1, 2)]))
+    assert [each.model for each in found.work] == ["qwen-4b"]
     assert covered(found, model="qwen-4b") == (True, "")
-    assert covered(found)[0] is False
+    for model in ("qwen-9b", None):
+        held, why = covered(found, model=model)
+        assert not held
+        assert "qwen-4b →" in why
+
+
+def test_work_that_named_no_model_covers_none_that_does() -> None:
+    found = certificate()
+    assert covered(found) == (True, "")
     assert covered(found, model="qwen-9b")[0] is False
+
+
+def test_a_model_that_was_hardly_there_is_not_certified() -> None:
+    several = [with_model(block(number), "a", "b") for number in (1, 2)]
+    found = certificate(record(blocks=several))
+    assert [each.model for each in found.work] == ["a", "b"]
+    assert covered(found, model="b")[0]
+    once = [*(with_model(block(number), "a") for number in range(1, 12)), with_model(block(12), "b")]
+    assert [each.model for each in certificate(record(blocks=once)).work] == ["a"]
 
 
 @given(duty=st.floats(0, 1))
