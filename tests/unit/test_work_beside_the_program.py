@@ -88,6 +88,7 @@ class AgentStub:
             None,
             6.0 if far else 0.0,
             "d",
+            model="m.gguf",
             by_device={"a": 16.0 if far else 10.0, "b": 3.0 * far},
         )
         sim: float | Unreadable = self.sim if far else 0.0
@@ -124,6 +125,7 @@ def test_a_window_says_on_which_devices_program_and_work_were_seen() -> None:
     row = window(AgentStub(device_work=True), "grant")
     assert row.program_on == ("a", "b")
     assert row.steps == 60
+    assert [unit.model for unit in row.units] == ["m.gguf", None]
     assert row.units[0].by_device == pytest.approx({"a": 0.1, "b": 0.05})
     assert row.units[1].by_device == {}
 

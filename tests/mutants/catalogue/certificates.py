@@ -102,8 +102,8 @@ CERTIFICATES = [
     Mutant(
         "work that was there and used nothing is certified",
         ISSUE,
-        "dosed = {key for key, share in shares.items() if share > 0.0 and share >= least}",
-        "dosed = set(shares)",
+        "dosed = [key for key, share in shares.items() if share > 0.0 and share >= least]",
+        "dosed = list(shares)",
         (
             f"{T_CERTIFICATE}::test_only_work_that_was_part_of_the_dose_is_named",
             f"{T_CERTIFICATE}::test_case_094_without_a_metered_dose_there_is_no_certificate",
@@ -140,5 +140,19 @@ CERTIFICATES = [
         "at = min(known, default=0.0)",
         "at = max(known, default=0.0)",
         (T_REPETITION,),
+    ),
+    Mutant(
+        "a certificate covers every model of its stage",
+        "policies/certificate/coverage.py",
+        "(each for each in of_stage if each.model == model)",
+        "iter(of_stage)",
+        ("tests/unit/test_certificate.py::test_a_certificate_is_of_the_models_that_were_measured",),
+    ),
+    Mutant(
+        "a certificate of another node holds here",
+        "policies/certificate/validity.py",
+        "if node is not None and certificate.node != node:",
+        "if node is None:",
+        ("tests/unit/test_certificate.py::test_a_certificate_of_another_node_is_none_here",),
     ),
 ]

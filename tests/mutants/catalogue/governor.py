@@ -182,4 +182,11 @@ GOVERNOR = [
         "return 0.0 if value is None else float(value)",
         (f"{T_GOVERNED}::test_a_restart_keeps_levels_baselines_and_the_bar_through_json",),
     ),
+    Mutant(
+        "work in pieces too short to be read counts nothing",
+        COMPLIANCE,
+        "total = math.fsum((*shares.values(), *sums.unread.values()))",
+        "total = math.fsum(shares.values())",
+        (f"{T_COMPLIANCE}::test_work_in_pieces_too_short_to_be_read_is_held_by_its_module",),
+    ),
 ]

@@ -250,4 +250,18 @@ HARNESS = [
         "return len(left_out(rows)) / max(1, len(counted(rows)))",
         (f"{T_VALIDITY}::test_more_than_a_fifth_left_out_earns_no_certificate",),
     ),
+    Mutant(
+        "a program that stands still is evidence",
+        VALIDITY,
+        "row.off.steps < LEAST_STEPS",
+        "row.off.steps < 0",
+        (f"{T_VALIDITY}::test_a_program_that_hardly_moves_in_off_earns_no_certificate",),
+    ),
+    Mutant(
+        "a block counts in which the program became another one",
+        "nodes/agent/measure.py",
+        'if row.state == "counted" and (changed := await self._other_program(active.run)):',
+        "if changed := []:",
+        ("tests/unit/test_run_same_program.py::test_a_block_in_which_the_program_replaced_itself_does_not_count",),
+    ),
 ]

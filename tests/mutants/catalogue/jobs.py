@@ -85,8 +85,8 @@ JOBS = [
     Mutant(
         "the launcher's report leaves kernel time out",
         LAUNCHER,
-        '"cpu_s": children.ru_utime + children.ru_stime',
-        '"cpu_s": children.ru_utime',
+        '"cpu_s": max(children.ru_utime + children.ru_stime,',
+        '"cpu_s": max(children.ru_utime,',
         (T_REPORT,),
     ),
     Mutant(

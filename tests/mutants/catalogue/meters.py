@@ -57,6 +57,13 @@ METERS = [
         "answers[key] = 0.0",
         (f"{T_CPU}::test_case_045_the_first_reading_is_no_figure_and_totals_leave_readings_alone",),
     ),
+    Mutant(
+        "what nobody collected was not used",
+        CPU,
+        ", self._in_group(key) or 0.0)",
+        ")",
+        (f"{T_CPU}::test_what_nobody_collected_is_in_the_count_of_the_trees_group",),
+    ),
     # -- NVIDIA
     Mutant(
         "each sample is taken to hold since the last reading",

@@ -185,4 +185,18 @@ PROTECTION = [
         'else "evict" if all(r.action == "evict" for r in why) else "pause"',
         (T_UNITS,),
     ),
+    Mutant(
+        "other work starts on the cores that OFF leaves empty",
+        "policies/run_holds.py",
+        "if run is None or run.tests(unit):",
+        "if True:",
+        ("tests/unit/test_run_holds.py::test_nothing_but_the_work_under_test_starts_while_a_run_measures",),
+    ),
+    Mutant(
+        "work that harm paused in ON runs in OFF",
+        "policies/run_holds.py",
+        "if unit.attempt in run.stays_held:",
+        "if False:",
+        ("tests/unit/test_run_holds.py::test_work_that_harm_in_on_paused_stays_paused_in_off",),
+    ),
 ]
