@@ -24,8 +24,6 @@ SWAP_WINDOW_S = 60.0
 GONE_WITHIN_S = 60.0
 # How long memory may take to show as available after a process is gone.
 SETTLE_S = 4.0
-# The duty budget stays at 0 that long after memory was hard.
-NO_DUTY_S = 300.0
 
 _MB = 1_000_000
 _GB = 1_000_000_000
@@ -79,7 +77,6 @@ class GuardState:
     swap: tuple[tuple[float, int], ...] = ()
     from_bytes: int | None = None
     eviction: Eviction | None = None
-    no_duty_until_s: float = float("-inf")
     now_s: float = float("-inf")
 
 
@@ -87,7 +84,7 @@ class GuardState:
 class GuardDecision:
     """What follows. ``code`` is there on a change of level only; ``evict`` names one job to stop and requeue now.
 
-    ``no_duty``: the duty budget is 0. ``not_gone``: a job that did not go in time.
+    ``not_gone``: a job that did not go in time.
     """
 
     level: Level
@@ -95,7 +92,6 @@ class GuardDecision:
     why: str
     evict: str | None = None
     code: Code | None = None
-    no_duty: bool = False
     not_gone: str | None = None
 
 
@@ -109,16 +105,14 @@ def step_guard(
     known = all_known and signals.swap_used_bytes is not None
     level = _level(state.level, free_pct, grown_mb, limits, known)
     code = _CODES[level] if level != state.level else None
-    no_duty_until_s = state.now_s + NO_DUTY_S if level == "hard" else state.no_duty_until_s
-    state = replace(state, level=level, no_duty_until_s=no_duty_until_s)
+    state = replace(state, level=level)
     evict: str | None = None
     not_gone: str | None = None
     if free_pct is not None:
         pressing = free_pct < limits.hard_free_pct or grown_mb >= limits.swap_growth_hard_mb_min
         state, evict, not_gone = _evict(state, signals, limits, pressing)
     why = _why(free_pct, grown_mb, known, limits)
-    no_duty = state.now_s < no_duty_until_s
-    return state, GuardDecision(level, level == "clear", why, evict, code, no_duty, not_gone)
+    return state, GuardDecision(level, level == "clear", why, evict, code, not_gone)
 
 
 def _least_free(signals: MemorySignals) -> tuple[float | None, bool]:
