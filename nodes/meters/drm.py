@@ -51,7 +51,7 @@ class DrmDevice:
     def memory(self, machine: tuple[int | None, int | None]) -> Memory:
         total, used = _number(self.sys / "mem_info_vram_total"), _number(self.sys / "mem_info_vram_used")
         if total:
-            return Memory(total, None if used is None else max(0, total - used), used)
+            return Memory(total, None if used is None else max(0, total - used))
         return Memory(*machine, unified=True) if self.driver in UNIFIED_DRIVERS else Memory(None, None)
 
 

@@ -303,7 +303,7 @@ class NvmlMeter:
         if int(got.total) <= 0:
             return Memory(*self._machine_memory(), unified=True)
         device.total_bytes = int(got.total)
-        return Memory(int(got.total), int(got.free), int(got.used))
+        return Memory(int(got.total), int(got.free))
 
     def _is_mps_server(self, pid: int) -> bool:
         try:

@@ -38,5 +38,4 @@ class Memory:
 
     total_bytes: int | None
     free_bytes: int | None
-    used_bytes: int | None = None
     unified: bool = False

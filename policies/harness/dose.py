@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from policies.harness.rows import BlockRow, WindowRow
 
-__all__ = ["LEAST_OF_DUTY", "LEAST_RAN", "LEAST_SHARE", "Dose", "certified_duty", "dose_problem", "judge_dose"]
+__all__ = ["LEAST_OF_DUTY", "LEAST_RAN", "LEAST_SHARE", "Dose", "certified_duty", "judge_dose"]
 
 LEAST_RAN = 0.90  # of the ON window's length
 LEAST_OF_DUTY = 0.80  # of the duty asked
@@ -44,11 +44,6 @@ def judge_dose(window: WindowRow, duty: float | None) -> Dose:
         asked = "0.05 of the device" if duty is None else f"{least:.3g}, 80 % of the duty {duty:g}"
         return Dose(False, share, ran_share, f"the work held {share:.3g} by the meter, under {asked}")
     return Dose(True, share, ran_share)
-
-
-def dose_problem(window: WindowRow, duty: float | None) -> str | None:
-    """Why this ON window had no dose, in words; None: it had one."""
-    return judge_dose(window, duty).why
 
 
 def certified_duty(rows: Iterable[BlockRow], duty: float | None) -> float | None:

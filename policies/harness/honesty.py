@@ -16,7 +16,7 @@ from typing import Literal
 from policies.harness.verdict import ZERO_SD
 from policies.statistics import Block, Fit, analyse, fit, log_ratios, t_quantile, two_sided_t_power
 
-__all__ = ["ENOUGH_BLOCKS", "AaJudgement", "Check", "State", "check_run", "judge_null", "rare_harm_share", "worst_on"]
+__all__ = ["ENOUGH_BLOCKS", "AaJudgement", "Check", "State", "check_run", "judge_null", "rare_harm_share"]
 
 State = Literal["quiet", "alarm", "too few blocks"]
 
@@ -86,12 +86,6 @@ def rare_harm_share(n: int) -> float:
     if n < 1:
         raise ValueError(f"n {n}: rare harm is told from at least one block")
     return float(1.0 - 0.05 ** (1.0 / n))
-
-
-def worst_on(blocks: Sequence[Block]) -> float | None:
-    """The lowest ON rate as a share of the OFF rate of its own block; None without blocks."""
-    d, _, _, collapse = log_ratios(blocks)
-    return 0.0 if collapse else math.exp(min(d)) if d else None
 
 
 def judge_null(blocks: Sequence[Block], margin: float) -> AaJudgement:

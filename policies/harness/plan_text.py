@@ -10,7 +10,7 @@ import math
 
 from policies.harness.schedule import longest_s, most_blocks, run_looks
 from policies.harness.spec import LOOK_STEP, RunSpec
-from policies.harness.verdict import INCONCLUSIVE, K50_LIMIT, PASS, REFUSED, SLOWDOWN, Decision
+from policies.harness.verdict import INCONCLUSIVE, K50_LIMIT, Decision
 
 __all__ = [
     "duration_words",
@@ -21,7 +21,6 @@ __all__ = [
     "planned_blocks",
     "planned_hours",
     "refusal_words",
-    "verdict_sentence",
 ]
 
 
@@ -115,40 +114,6 @@ def refusal_words(decision: Decision, spec: RunSpec) -> str:
         ways.append(f"--max-hours {needed_h:g} ({refusal.n_max_needed} blocks)")
     return (
         f"Refused at the first look: blocks differ by {100 * refusal.s:.1f} %, and within {decision.n_max} blocks the "
-        f"{_margin(decision)} margin can be reached only at {100 * refusal.s_limit:.1f} % or less. "
+        f"{100 * decision.margin:g} % margin can be reached only at {100 * refusal.s_limit:.1f} % or less. "
         f"It would take {' or '.join(ways)}, or a program that runs more evenly."
     )
-
-
-def verdict_sentence(decision: Decision, spec: RunSpec) -> str:
-    """The verdict in words, as report, status and artifact begin with it."""
-    if decision.verdict == REFUSED:
-        return refusal_words(decision, spec)
-    if decision.R is None or decision.lo is None or decision.hi is None:
-        if decision.verdict == SLOWDOWN:
-            return "Slower than OFF: the program made no progress in a whole ON window, while it did in OFF."
-        return f"Inconclusive: {more_words(decision)}."
-    interval = f"90 % interval {100 * decision.lo:.1f}–{100 * decision.hi:.1f} %, valid at every look"
-    rate = f"{100 * decision.R:.1f} %"
-    without = {
-        "ab": "its speed without fleet work",
-        "null": "its speed in the other window",
-        "self": "its speed with the agent at rest",
-    }[spec.kind]
-    if decision.verdict == PASS:
-        return (
-            f"No slowdown shown: the program ran at {rate} of {without} ({interval}), "
-            f"within the {_margin(decision)} margin."
-        )
-    if decision.verdict == SLOWDOWN:
-        return (
-            f"Slower than OFF: best estimate {rate} of {without} ({interval}), beyond the {_margin(decision)} margin."
-        )
-    return (
-        f"Inconclusive: best estimate {rate} of {without} ({interval}), which does not settle the "
-        f"{_margin(decision)} margin. To decide it: {more_words(decision)}."
-    )
-
-
-def _margin(decision: Decision) -> str:
-    return f"{100 * decision.margin:g} %"

@@ -38,7 +38,7 @@ KINDS = {"null": "A/A test", "self": "Self-cost"}
 
 
 def sentence(base: Base) -> str:
-    """The verdict in words. Of a judged run with figures at one decimal it reads as ``plan_text.verdict_sentence``."""
+    """The verdict in words."""
     null = base.judgement.null_test
     if null is not None and base.ending in JUDGED:
         return null.says

@@ -5,7 +5,6 @@ from policies.section.parse import SectionError, SectionErrors, digest, parse_se
 from policies.section.strictest import InForce, ScopedRule, merge
 
 __all__ = [
-    "EMPTY_SECTION",
     "InForce",
     "Node",
     "Rule",
@@ -18,5 +17,3 @@ __all__ = [
     "parse_section",
     "timing",
 ]
-
-EMPTY_SECTION = Section()

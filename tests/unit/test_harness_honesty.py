@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from policies.harness.honesty import check_run, judge_null, rare_harm_share, worst_on
+from policies.harness.honesty import check_run, judge_null, rare_harm_share
 
 NAMES = (
     "neighbouring blocks",
@@ -144,11 +144,9 @@ def test_one_window_far_below_the_others_is_named() -> None:
     d, o = noise(7, 12, 0.005)
     d[4] = math.log(0.8)
     blocks = blocks_of(d, o)
-    assert worst_on(blocks) == pytest.approx(0.8)
     check = checks(blocks)["rare harm"]
     assert check.alarm
     assert "80.0 %" in check.outcome
-    assert worst_on([]) is None
 
 
 # --- A/A ----------------------------------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from policies.harness.plan_text import (
     planned_blocks,
     planned_hours,
     refusal_words,
-    verdict_sentence,
 )
 from policies.harness.schedule import End, NextBlock, longest_s, most_blocks, next_action
 from policies.harness.verdict import Decision
@@ -47,38 +46,6 @@ def blocks_of(mu: float, s: float, n: int = 8) -> list[tuple[str, float, float]]
     return [
         ("on_first" if signs[i % 8] > 0 else "off_first", math.exp(mu + scale * errors[i % 8]), 1.0) for i in range(n)
     ]
-
-
-def test_the_pass_in_its_exact_words() -> None:
-    assert verdict_sentence(decision(verdict="no slowdown shown"), spec()) == (
-        "No slowdown shown: the program ran at 99.4 % of its speed without fleet work "
-        "(90 % interval 98.6–100.3 %, valid at every look), within the 2 % margin."
-    )
-
-
-def test_the_slowdown_is_worded_as_an_estimate() -> None:
-    said = verdict_sentence(decision(verdict="slowdown", R=0.961, lo=0.955, hi=0.967, margin=0.025), spec())
-    assert said == (
-        "Slower than OFF: best estimate 96.1 % of its speed without fleet work "
-        "(90 % interval 95.5–96.7 %, valid at every look), beyond the 2.5 % margin."
-    )
-
-
-def test_a_collapse_has_no_estimate() -> None:
-    said = verdict_sentence(decide([("on_first", 0.0, 1.0)]), spec())
-    assert said == "Slower than OFF: the program made no progress in a whole ON window, while it did in OFF."
-
-
-def test_undecided_says_how_many_more() -> None:
-    got = decide(blocks_of(math.log(0.99), 0.03))
-    said = verdict_sentence(got, spec())
-    assert said.startswith("Inconclusive: best estimate 99.0 %")
-    assert more_words(got) in said
-
-
-def test_other_kinds_are_not_about_fleet_work() -> None:
-    for kind in ("null", "self"):
-        assert "fleet work" not in verdict_sentence(decision(verdict="no slowdown shown"), spec(kind=kind))
 
 
 # --- how many more ------------------------------------------------------------------------------------------------
@@ -120,7 +87,6 @@ def test_nothing_to_decide_and_no_look_yet() -> None:
 def test_a_refusal_says_what_margin_or_hours_it_would_take() -> None:
     got = decide(blocks_of(0.0, 0.09))
     said = refusal_words(got, spec())
-    assert verdict_sentence(got, spec()) == said
     assert got.refusal is not None
     assert got.refusal.n_max_needed is not None
     margin = float(said.split("a margin of ")[1].split(" %")[0]) / 100
