@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from nodes.sources.follower import Follower
 from nodes.sources.helper_desk import HelperDesk, Source
 from nodes.sources.probe import Owner, Probe
 from nodes.sources.programs import ProgramPhase, ProgramPhases
+from nodes.sources.source_rows import phase_row, progress_row
 from nodes.sources.views import How, PhaseUpdate, PhaseView, ProgressView
 from nodes.sources.watch import Watch
 from policies.rules import ProcInfo
@@ -32,9 +33,6 @@ from policies.section.sources import (
     LogProgress,
 )
 from policies.sources.meaning import PhaseMeaning, ProgressMeaning
-from policies.sources.progress import ProgressTrack
-from policies.sources.timed import check_timed
-from policies.sources.windows import live_rate
 
 if TYPE_CHECKING:
     from nodes.sources.helper_rows import Row
@@ -299,7 +297,7 @@ class SourceHub:
     def progress(self, rule_id: str) -> ProgressView:
         """The rule's progress source. Raises KeyError for a rule without one."""
         if rule_id in self._probes:
-            return _probe_view(self._probes[rule_id])
+            return self._probes[rule_id].view()
         feed, progress = self._progress[rule_id]
         view = feed.progress_view(progress)
         helped = self.desk.helped((rule_id, "progress", 0), self._clock())
@@ -355,22 +353,22 @@ class SourceHub:
     def has_progress(self, rule_id: str) -> bool:
         return rule_id in self._progress or rule_id in self._probes
 
-    def tracks(self) -> Iterator[tuple[str, ProgressTrack]]:
-        for rule_id in (*self._progress, *self._probes):
-            yield rule_id, self.progress(rule_id).track
-
     def describe(self) -> list[dict[str, Any]]:
         """A row a source, as the verb ``sources`` gives them; latencies are the observer's to fill in."""
         now_s = self._clock()
         rows: list[dict[str, Any]] = []
         for rule_id, (feed, progress) in self._progress.items():
-            rows.append(self._progress_row(rule_id, progress.window_s, self._of_file(feed, progress.meaning), now_s))
+            more = self._of_file(feed, progress.meaning)
+            rows.append(progress_row(rule_id, self.progress(rule_id), progress.window_s, now_s, more))
         for rule_id, probe in self._probes.items():
-            rows.append(self._progress_row(rule_id, probe.every_s, {"watch": "tick", "uid": probe.owner.uid}, now_s))
+            more = {"watch": "tick", "uid": probe.owner.uid}
+            rows.append(progress_row(rule_id, probe.view(), probe.every_s, now_s, more))
         for (rule_id, index), (feed, phase) in self._phases.items():
-            rows.append(self._phase_row(rule_id, index, self._of_file(feed, phase.meaning)))
+            more = self._of_file(feed, phase.meaning)
+            rows.append(phase_row(rule_id, index, self.phase(rule_id, index), more))
         for (rule_id, index), program in self._programs.by_key.items():
-            rows.append(self._phase_row(rule_id, index, {"watch": "tick", "uid": program.owner_uid}))
+            more = {"watch": "tick", "uid": program.owner_uid}
+            rows.append(phase_row(rule_id, index, program.view(), more))
         return rows
 
     def _of_file(self, feed: Feed, meaning: ProgressMeaning | PhaseMeaning) -> dict[str, Any]:
@@ -382,59 +380,9 @@ class SourceHub:
             "skipped": meaning.skipped.as_dict(),
         }
 
-    def _phase_row(self, rule_id: str, index: int, more: Mapping[str, Any]) -> dict[str, Any]:
-        view = self.phase(rule_id, index)
-        return _row(rule_id, "phase", index, view) | {"phase": view.state, **more}
-
-    def _progress_row(self, rule_id: str, window_s: float, more: Mapping[str, Any], now_s: float) -> dict[str, Any]:
-        view = self.progress(rule_id)
-        rate = live_rate(view.track, now_s, window_s)
-        timed = check_timed([] if view.kind == "exec" else view.track.recent_reads())
-        return _row(rule_id, "progress", 0, view) | {
-            "rate": rate.per_s if view.readable else None,
-            "rate_window_s": rate.window_s,
-            "why": view.why or rate.why,
-            "counts": view.counts,
-            "timed": timed.looks_timed,
-            "timed_why": timed.words,
-            **more,
-        }
-
 
 def _asks_helper(feed: Feed) -> Source:
     def needs() -> bool:
         return feed.unreadable is not None and feed.unreadable.code == "PROTECTION_SOURCE_NEEDS_HELPER"
 
     return Source(feed.follower.pattern, needs)
-
-
-def _probe_view(probe: Probe) -> ProgressView:
-    bad = probe.unreadable
-    why = bad.why if bad is not None else "" if probe.track.points else "no rate was read yet"
-    code, remedy = (bad.code, bad.remedy) if bad is not None else ("", "")
-    return ProgressView(probe.track, bad is None, why, code, remedy, probe.path, "exec", "rate")
-
-
-def _row(rule: str, role: str, index: int, view: ProgressView | PhaseView) -> dict[str, Any]:
-    return {
-        "rule": rule,
-        "role": role,
-        "index": index,
-        "kind": view.kind,
-        "path": view.path,
-        "pattern": view.path,
-        "state": "ok" if view.readable else "unreadable",
-        "code": view.code,
-        "why": view.why,
-        "remedy": view.remedy,
-        "rate": None,
-        "phase": None,
-        "reader": view.reader,
-        "uid": os.geteuid(),
-        "watch": "",
-        "timed": None,
-        "damage": {},
-        "skipped": {},
-        "latency_p50_ms": None,
-        "latency_p99_ms": None,
-    }

@@ -17,6 +17,7 @@ import time
 from dataclasses import dataclass
 
 from nodes.sources.unreadable import Unreadable
+from nodes.sources.views import ProgressView
 from policies.sources.progress import ProgressTrack
 
 __all__ = ["Answer", "Owner", "Probe", "run_probe"]
@@ -68,6 +69,12 @@ class Probe:
     @property
     def path(self) -> str:
         return shlex.join(self.argv)
+
+    def view(self) -> ProgressView:
+        bad = self.unreadable
+        why = bad.why if bad is not None else "" if self.track.points else "no rate was read yet"
+        code, remedy = (bad.code, bad.remedy) if bad is not None else ("", "")
+        return ProgressView(self.track, bad is None, why, code, remedy, self.path, "exec", "rate")
 
     def poll(self, now_s: float) -> None:
         """Take an answer that has come; begin the next run where it is time. Never waits."""
