@@ -14,8 +14,10 @@ from typing import Any, Literal, get_args
 from nodes.clock import monotonic_s, utc_iso, utc_now
 from nodes.identity import ProcessId, liveness
 from nodes.journal import Journal
+from policies.certificate.repetition import HARM
 from policies.harness.conditions import Conditions
 from policies.harness.rows import Arm, BlockRow, Order
+from policies.harness.schedule import End, next_action
 from policies.harness.spec import RunSpec
 from policies.harness.verdict import Ending
 from policies.refusal import Refused
@@ -233,15 +235,28 @@ class Runs:
         return active
 
     def interrupt_stale(self) -> list[str]:
-        """End runs as interrupted that nobody has driven for a day: their flow will not come back."""
+        """End runs that nobody has driven for a day: their flow will not come back. As interrupted, or as the harm that they
+        showed before that.
+        """
         ended = []
         for record in self.journal.runs():
             driven = self.active is not None and self.active.run == record["run"]
             age = utc_now() - datetime.fromisoformat(record["driven_at"])
             if record["state"] == "open" and not driven and age > STALE_AFTER:
-                self.end(record["run"], "interrupted", "no process has driven it for a day", None)
+                ending, why = self._harm_shown(record) or ("interrupted", "")
+                reason = "no process has driven it for a day" + (f"; {why}" if why else "")
+                self.end(record["run"], ending, reason, None)
                 ended.append(record["run"])
         return ended
+
+    def _harm_shown(self, record: dict[str, Any]) -> tuple[str, str] | None:
+        """(ending, why) where the journaled windows and looks of an open run speak against the work already."""
+        try:
+            judged = {int(look["n"]): look["verdict"] for look in record["looks"]}
+            action = next_action(RunSpec.model_validate(record["spec"]), self.blocks(record["run"]), judged)
+        except ValueError:
+            return None  # of another version; it is ended all the same
+        return (action.ending, action.reason) if isinstance(action, End) and action.ending in HARM else None
 
     # -- the record -------------------------------------------------------------------------------------------------
 

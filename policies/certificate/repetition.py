@@ -109,7 +109,7 @@ class Standing:
 
 
 def standing(run: PastRun | Record, others: Iterable[PastRun | Record]) -> Standing:
-    """May the pass ``run`` certify, after ``others`` (in any order; open runs and other kinds are left aside)?
+    """May the pass ``run`` certify, after ``others`` (in any order; other kinds are left aside, and open runs that were not judged)?
 
     After an ending that counts, the same rule, work and duty needs two passes in a row within 14 days, this one among
     them. A demonstration pass counts for demonstration certificates only; a failed one counts always.
@@ -194,11 +194,17 @@ def _past(run: PastRun | Record) -> PastRun:
 
 
 def _ended(runs: Iterable[PastRun | Record]) -> Iterable[PastRun]:
+    """Also an open run that was judged and is no pass, as interrupted where it was driven last: whoever drove it away after a
+    look that did not please, and began another, has not made it undone.
+    """
     for run in runs:
         if isinstance(run, PastRun):
             yield run
         elif run.get("state") == "ended":
             yield PastRun.of(run)
+        elif (looks := run.get("looks")) and looks[-1].get("verdict", PASS) != PASS:
+            left_at = run.get("driven_at") or run["started_at"]
+            yield PastRun.of({**run, "ending": "interrupted", "ended_at": left_at})
 
 
 def _same_duty(a: float | None, b: float | None) -> bool:

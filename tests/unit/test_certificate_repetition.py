@@ -184,3 +184,20 @@ def test_other_rules_and_other_work_keep_theirs() -> None:
 
 def test_runs_without_work_take_nothing_back() -> None:
     assert revoked(harmed(kind="null"), 0.8) == []
+
+
+def left_open(day: float, verdict: str | None) -> dict[str, Any]:
+    """A run that nobody drives any more, and whose newest look gave this verdict."""
+    at = (DAY_0 + timedelta(days=day)).isoformat()
+    looks = [] if verdict is None else [{"n": 8, "verdict": verdict}]
+    return run(day) | {"state": "open", "ending": None, "ended_at": None, "driven_at": at, "looks": looks}
+
+
+def test_a_run_left_open_after_a_look_that_was_no_pass_counts_against_the_next() -> None:
+    """Killing the flow instead of letting it end would else make as many tries as one likes."""
+    tried = left_open(1, "inconclusive")
+    assert "interrupted" in standing(run(2), [tried]).why
+    assert may(run(3), tried, run(2))
+    assert may(run(2), left_open(1, None)), "before the first look nothing was seen"
+    assert may(run(2), left_open(1, PASS)), "it passed, and only its end was not told"
+    assert may(run(2), left_open(3, "inconclusive")), "what is tried later is judged with the later ones"

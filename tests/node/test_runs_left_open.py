@@ -1,0 +1,74 @@
+"""Runs whose flow never came back: after a day they end, and harm that their windows showed is not forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodes.agent.runs import Runs
+from nodes.journal import Journal
+from policies.harness.schedule import coin
+from policies.harness.spec import RunSpec
+
+LONG_AGO = "2026-01-01T00:00:00+00:00"
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Iterator[Runs]:
+    journal = Journal(tmp_path / "journal.sqlite")
+    yield Runs(journal)
+    journal.close()
+
+
+def left(runs: Runs, **facts: Any) -> dict[str, Any]:
+    """A run that was begun long ago and is open; one block of it is journaled."""
+    spec = RunSpec(node="n", rule="trainer", seed=7)
+    record = {"run": "r", "spec": spec.model_dump(), "state": "open", "ending": None, "reason": None, "looks": [],
+              "started_at": LONG_AGO, "driven_at": LONG_AGO, "ended_at": None}  # fmt: skip
+    runs.journal.put_run("r", record | facts)
+    return record
+
+
+def block(runs: Runs, **facts: Any) -> None:
+    row = {"run": "r", "number": 1, "order": coin(7, 1), "state": "left_out", **facts}
+    runs.journal.put_block("r", 1, row)
+
+
+def test_a_run_that_showed_nothing_ends_interrupted(runs: Runs) -> None:
+    left(runs)
+    block(runs, reason="phase")
+    assert runs.interrupt_stale() == ["r"]
+    assert runs.record("r")["ending"] == "interrupted"
+    assert runs.interrupt_stale() == []
+
+
+@pytest.mark.parametrize(
+    ("row", "ending"),
+    [
+        ({"collapse": "no event for 60 s"}, "slowdown"),
+        ({"reason": "program_died", "reason_arm": "on"}, "harm_suspected"),
+    ],
+    ids=["collapse", "death"],
+)
+def test_harm_that_its_windows_showed_is_its_ending(runs: Runs, row: dict[str, Any], ending: str) -> None:
+    left(runs)
+    block(runs, **row)
+    runs.interrupt_stale()
+    found = runs.record("r")
+    assert found["ending"] == ending
+    assert "no process has driven it for a day" in found["reason"]
+
+
+def test_a_look_that_showed_a_slowdown_is_its_ending(runs: Runs) -> None:
+    left(runs, looks=[{"n": 8, "verdict": "slowdown"}])
+    runs.interrupt_stale()
+    assert runs.record("r")["ending"] == "slowdown"
+
+
+def test_a_record_that_cannot_be_understood_ends_all_the_same(runs: Runs) -> None:
+    left(runs, spec={"node": "n", "rule": "trainer", "of": "another version"})
+    runs.interrupt_stale()
+    assert runs.record("r")["ending"] == "interrupted"
