@@ -204,11 +204,13 @@ class Journal:
     # -- harness runs -----------------------------------------------------------------------------------------------
 
     def put_run(self, run: str, record: Mapping[str, Any]) -> None:
-        self.db.execute(
-            "INSERT INTO runs (run, started_at, state, record) VALUES (?,?,?,?) "
-            "ON CONFLICT (run) DO UPDATE SET state = excluded.state, record = excluded.record",
-            (run, record["started_at"], record["state"], json.dumps(record, default=str)),
-        )
+        """How a run ended survives a power cut: harm that was seen must not be unseen after it."""
+        with self._durably() if record["state"] == "ended" else contextlib.nullcontext():
+            self.db.execute(
+                "INSERT INTO runs (run, started_at, state, record) VALUES (?,?,?,?) "
+                "ON CONFLICT (run) DO UPDATE SET state = excluded.state, record = excluded.record",
+                (run, record["started_at"], record["state"], json.dumps(record, default=str)),
+            )
 
     def run(self, run: str) -> dict[str, Any] | None:
         row = self.db.execute("SELECT record FROM runs WHERE run = ?", (run,)).fetchone()
@@ -220,8 +222,9 @@ class Journal:
         return [json.loads(row["record"]) for row in rows]
 
     def put_block(self, run: str, number: int, row: Mapping[str, Any]) -> None:
-        """A block is written once; a second row for the same number is an error, never an overwrite."""
-        self.db.execute("INSERT INTO blocks (run, number, row) VALUES (?,?,?)", (run, number, json.dumps(row)))
+        """A block is written once, durably; a second row for the same number is an error, never an overwrite."""
+        with self._durably():
+            self.db.execute("INSERT INTO blocks (run, number, row) VALUES (?,?,?)", (run, number, json.dumps(row)))
 
     def blocks(self, run: str) -> list[dict[str, Any]]:
         rows = self.db.execute("SELECT row FROM blocks WHERE run = ? ORDER BY number", (run,)).fetchall()
@@ -242,7 +245,10 @@ class Journal:
         return [(_object(row["row"], {"certificate": row["certificate"]}), row["revoked"]) for row in rows]
 
     def revoke_certificate(self, name: str, why: str) -> None:
-        self.db.execute("UPDATE certificates SET revoked = ? WHERE certificate = ? AND revoked IS NULL", (why, name))
+        with self._durably():
+            self.db.execute(
+                "UPDATE certificates SET revoked = ? WHERE certificate = ? AND revoked IS NULL", (why, name)
+            )
         self.certificates_changed += 1
 
     # -- single facts -----------------------------------------------------------------------------------------------

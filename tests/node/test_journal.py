@@ -41,6 +41,21 @@ def test_a_block_is_written_once(journal: Journal) -> None:
     assert journal.blocks("r1") == [{"a": 1}]
 
 
+def test_what_speaks_against_work_survives_a_power_cut(journal: Journal) -> None:
+    """Each is on the disk before it is acknowledged: SQLite syncs its log for what is written at FULL."""
+    said: list[str] = []
+    journal.db.set_trace_callback(said.append)
+    journal.put_block("r1", 1, {"collapse": "it fell"})
+    journal.put_run("r1", {"run": "r1", "started_at": "1", "state": "ended", "ending": "slowdown"})
+    journal.revoke_certificate("c1", "run r1 ended slowdown")
+    journal.db.set_trace_callback(None)
+    writes = [at for at, each in enumerate(said) if each.split()[0] in ("INSERT", "UPDATE")]
+    assert len(writes) == 3
+    for at in writes:
+        assert said[at - 1] == "PRAGMA synchronous=FULL"
+        assert said[at + 1] == "PRAGMA synchronous=NORMAL"
+
+
 def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
     code = (
         "import sys\nfrom pathlib import Path\nfrom nodes.journal import Journal\n"
