@@ -128,4 +128,8 @@ def _certificate_row(row: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _work_name(item: Any) -> str:
-    return f"{item.get('short') or item.get('module')}/{item.get('stage')}" if isinstance(item, dict) else str(item)
+    """ "llmserve/batch", with the model where one was measured: "llmserve/batch (tiny.gguf)"."""
+    if not isinstance(item, dict):
+        return str(item)
+    model = item.get("model")
+    return f"{item.get('short') or item.get('module')}/{item.get('stage')}" + (f" ({model})" if model else "")
