@@ -8,14 +8,14 @@ and an old reading is unreadable.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 from nodes.meters.nvml_probe import Inventory, Probe, nvidia_present
-from nodes.meters.reading import Memory, Unreadable, Use
+from nodes.meters.nvml_thread import NvmlThread
+from nodes.meters.reading import DeviceReading, Memory, Unreadable
 
 __all__ = ["WAIT_S", "Device", "DeviceMeters", "UnitPids"]
 
@@ -32,24 +32,6 @@ MOST_AGAIN_S: Final = 3600.0
 
 ENDED_KEPT: Final = 256
 NO_BASELINE: Final = Unreadable("first reading: no baseline yet")
-
-
-class _Reading(Protocol):
-    @property
-    def device(self) -> str: ...
-    @property
-    def at_s(self) -> float: ...
-    @property
-    def span_s(self) -> float: ...
-    @property
-    def util_pct(self) -> int | None: ...
-    @property
-    def unattributed(self) -> bool: ...
-    @property
-    def why(self) -> str | None: ...
-    @property
-    def memory(self) -> Memory | None: ...
-    def use(self, pids: Collection[int]) -> Use: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +86,12 @@ class DeviceMeters:
         self._machine_memory = machine_memory
         self._probe: Probe | None = None
         self._inventory: Inventory | None = None
-        self._nvml: _Asking | None = None
+        self._nvml: NvmlThread | None = None
         self._drm: Any = None
         self._look_again_s = 0.0
         self._wait_s = AGAIN_S / 2.0
         self._down = ""
-        self._readings: dict[str, _Reading] = {}
+        self._readings: dict[str, DeviceReading] = {}
         self._told: dict[str, float] = {}
         self._units: dict[str, _Unit] = {}
         self._ended: dict[str, _Unit] = {}
@@ -198,7 +180,7 @@ class DeviceMeters:
         if found.why is not None and not found.library_missing:
             self._goes_down(found.why)
         elif found.devices:
-            self._nvml = _Asking(self._proc, self._machine_memory)
+            self._nvml = NvmlThread(self._proc, self._machine_memory)
             if self._down:
                 self._note("GPU_METER_UP", {"driver": found.driver})
             self._down = ""
@@ -369,40 +351,3 @@ class DeviceMeters:
 def _part(busy_s: float, span_s: float) -> float:
     """A share of a device. The driver's samples do not end with the stretch they are counted in, so it may come out above 1."""
     return min(1.0, busy_s / span_s) if span_s > 0.0 else 0.0
-
-
-class _Asking:
-    """The NVIDIA meter in a thread of its own, one reading at a time.
-
-    ``readings`` are the newest; ``fault`` is set once the meter is of no use any more.
-    """
-
-    def __init__(self, proc: Path, machine_memory: Callable[[], tuple[int | None, int | None]]) -> None:
-        self._proc, self._machine_memory = proc, machine_memory
-        self._thread: threading.Thread | None = None
-        self._meter: Any = None
-        self.readings: tuple[_Reading, ...] = ()
-        self.fault: str | None = None
-        self.cost_ms_per_s: float | None = None
-
-    def ask(self, now_s: float, wanted: frozenset[int], wait_s: float) -> None:
-        """Start a reading unless one is under way, and wait a moment for it."""
-        if self._thread is None or not self._thread.is_alive():
-            # a daemon: a driver that never answers does not keep the agent from ending
-            self._thread = threading.Thread(target=self._read, args=(now_s, wanted), name="nvml", daemon=True)
-            self._thread.start()
-        self._thread.join(wait_s)
-
-    def _read(self, now_s: float, wanted: frozenset[int]) -> None:
-        from nodes.meters.nvml import NvmlMeter, Unusable
-
-        try:
-            if self._meter is None:
-                self._meter = NvmlMeter(self._proc, machine_memory=self._machine_memory)
-            self.readings = self._meter.read(now_s, wanted)
-            self.cost_ms_per_s = round(self._meter.gate.cost_ms_per_s(), 3)
-        except Unusable as error:
-            self.fault = str(error)
-        except Exception as error:
-            log.exception("the NVIDIA meter failed")
-            self.fault = f"the meter failed: {error}"

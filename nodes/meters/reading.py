@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Protocol
 
-__all__ = ["Memory", "Unreadable", "Use"]
+__all__ = ["DeviceReading", "Memory", "Unreadable", "Use"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +41,23 @@ class Memory:
     total_bytes: int | None
     free_bytes: int | None
     unified: bool = False
+
+
+class DeviceReading(Protocol):
+    """One device at one moment, whatever meter read it."""
+
+    @property
+    def device(self) -> str: ...
+    @property
+    def at_s(self) -> float: ...
+    @property
+    def span_s(self) -> float: ...
+    @property
+    def util_pct(self) -> int | None: ...
+    @property
+    def unattributed(self) -> bool: ...
+    @property
+    def why(self) -> str | None: ...
+    @property
+    def memory(self) -> Memory | None: ...
+    def use(self, pids: Collection[int]) -> Use: ...
