@@ -31,8 +31,8 @@ class _Tree:
 
     seen: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     total_ticks: int = 0
-    total_s: float = 0.0
-    told_s: float | None = None
+    used_ticks: float = 0
+    told_ticks: float | None = None
 
 
 class CpuMeter:
@@ -67,11 +67,11 @@ class CpuMeter:
                 answers[key] = fault
                 continue
             tree = self._trees[key]
-            if tree.told_s is None:
+            if tree.told_ticks is None:
                 answers[key] = Unreadable("first reading: no baseline yet")
             else:
-                answers[key] = tree.total_s - tree.told_s
-            tree.told_s = tree.total_s
+                answers[key] = (tree.used_ticks - tree.told_ticks) / CLOCK_TICKS
+            tree.told_ticks = tree.used_ticks
         return answers
 
     def total(self, trees: Mapping[str, Sequence[ProcessId]]) -> Mapping[str, float | Unreadable]:
@@ -79,7 +79,7 @@ class CpuMeter:
         answers: dict[str, float | Unreadable] = {}
         for key, members in trees.items():
             fault = self._advance(key, members)
-            answers[key] = fault if fault is not None else self._trees[key].total_s
+            answers[key] = fault if fault is not None else self._trees[key].used_ticks / CLOCK_TICKS
         return answers
 
     def cpu_seconds_total(self, key: str, members: Sequence[ProcessId]) -> float | Unreadable:
@@ -105,7 +105,7 @@ class CpuMeter:
         collected = sum(max(0, ticks[1] - tree.seen.get(who, (0, 0))[1]) for who, ticks in found.items())
         moved = sum(sum(ticks) for who, ticks in tree.seen.items() if who not in found)
         tree.total_ticks += own + max(0, collected - moved)
-        tree.total_s = max(tree.total_s, tree.total_ticks / CLOCK_TICKS, self._in_group(key) or 0.0)
+        tree.used_ticks = max(tree.used_ticks, tree.total_ticks, CLOCK_TICKS * (self._in_group(key) or 0))
         tree.seen = found
         return None
 

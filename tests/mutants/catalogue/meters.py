@@ -32,8 +32,8 @@ METERS = [
     Mutant(
         "clock ticks are taken for hundredths of other hosts",
         CPU,
-        "answers[key] = tree.total_s - tree.told_s",
-        "answers[key] = (tree.total_s - tree.told_s) / 10",
+        "answers[key] = (tree.used_ticks - tree.told_ticks) / CLOCK_TICKS",
+        "answers[key] = (tree.used_ticks - tree.told_ticks) / 1000",
         (f"{T_CPU}::test_readings_add_up_to_what_was_used",),
     ),
     Mutant(
@@ -60,7 +60,7 @@ METERS = [
     Mutant(
         "what nobody collected was not used",
         CPU,
-        ", self._in_group(key) or 0.0)",
+        ", CLOCK_TICKS * (self._in_group(key) or 0))",
         ")",
         (f"{T_CPU}::test_what_nobody_collected_is_in_the_count_of_the_trees_group",),
     ),
