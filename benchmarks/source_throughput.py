@@ -58,6 +58,7 @@ def _follow(path: str, expected: int, pipe: Connection) -> None:
     }
     hub = SourceHub()
     hub.configure(Section.model_validate({"rule": [rule]}), "/nowhere")
+    hub.look_out(lambda events: False, lambda: None)  # the thread that the agent has, too
     pipe.send("ready")
     track = hub.progress("trainer").track
     began_cpu_s, wakeups = time.process_time(), 0

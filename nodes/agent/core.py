@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -82,7 +82,7 @@ class Agent:
         self.admitting = Admitting(self)
         self.claims = MemoryClaims(self)
         self.under_test = UnderTest(self)
-        self.at_once = AtOnce(self.jobs, self.units.of_attempt)
+        self.at_once = AtOnce(self.jobs, self.units.of_attempt, self.hub)
         self.meter = CpuMeter(in_group=self._cpu_s_in_group)
         meters = DeviceMeters(self._note, machine_memory=self.observer.memory.machine)
         self.gpus = Gpus(meters, self.jobs.attempts, self.jobs.tree, lambda a: self.units.uses_gpu(a.module, a.stage))
@@ -161,6 +161,7 @@ class Agent:
 
     def tick(self) -> None:
         now_s = monotonic_s()
+        self.at_once.notice()
         gone = self.runs.release_if_gone()
         if gone is not None:
             self.under_test.end_feed(gone.run)
@@ -182,6 +183,7 @@ class Agent:
         self.evaluate("tick")
         self.claims.step(now_s)
         self.jobs.tick(now_s)
+        self.at_once.prepare()
         self.ticked_s = now_s
         self.pulse()
 
@@ -248,27 +250,28 @@ class Agent:
         self.jobs.tick(monotonic_s())
         if before != [attempt.attempt_id for attempt in self.jobs.attempts()]:
             self.evaluate("event")
+        self.at_once.prepare()
         self.pulse()
 
     def on_source_event(self) -> None:
         """The watcher woke us: read what changed; a phase of an ``immediate`` rule acts now, the rest waits for the tick."""
-        with self.journal.together():
-            self._act_on(self.hub.poll("event"))
-        self.pulse()
+        self._act_on(lambda: self.hub.poll("event"))
 
     def on_helper_report(self, home: str, rows: Sequence[Row]) -> None:
         """The session helper in ``home`` reports: its phases act like those that the watcher saw."""
-        with self.journal.together():
-            self._act_on(self.hub.take_report(home, rows))
-        self.pulse()
+        self._act_on(lambda: self.hub.take_report(home, rows))
 
-    def _act_on(self, updates: Sequence[PhaseUpdate]) -> None:
-        if not updates:
-            return
-        self.take_phases(updates, every_rule=False)
-        immediate = {rule.id for rule in self.section.rules if rule.immediate}
-        if any(update.rule_id in immediate for update in updates):
-            self.evaluate("event")
+    def _act_on(self, read: Callable[[], Sequence[PhaseUpdate]]) -> None:
+        with self.journal.together():
+            braked = self.at_once.notice()
+            updates = read()
+            if updates:
+                self.take_phases(updates, every_rule=False)
+            immediate = {rule.id for rule in self.section.rules if rule.immediate}
+            # what was stopped ahead of the reading is judged in any case: it may have to go on
+            if braked or any(update.rule_id in immediate for update in updates):
+                self.evaluate("event")
+        self.pulse()
 
     def sources(self) -> list[dict[str, Any]]:
         """A row a source, as the verb ``sources`` gives them."""
@@ -314,6 +317,7 @@ class Agent:
         if self.runs.active is not None:
             self.runs.active.ending = "cut"
         self.jobs.shutdown(monotonic_s())
+        self.at_once.prepare()
         self.modules.builds.end()
 
     def trees(self) -> dict[str, list[ProcessId]]:

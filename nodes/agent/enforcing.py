@@ -64,6 +64,10 @@ class Enforcing:
             if attempt.duty != wanted.duty:
                 self._agent.jobs.set_duty(attempt.attempt_id, wanted.duty)
             self._limit(attempt, wanted)
+            if attempt.braked and attempt.state != "held" and self._agent.view.fresh:
+                # a phase that was over before it was judged, or a line that the whole reading takes otherwise
+                self._agent.journal.write("PROTECTION_RESUME", facts | {"duty": wanted.duty})
+                self._agent.jobs.unbrake(attempt.attempt_id)
             if attempt.state == "held" and self._agent.view.fresh:
                 self._agent.journal.write("PROTECTION_RESUME", facts | {"duty": wanted.duty})
                 self._agent.jobs.release(attempt.attempt_id)

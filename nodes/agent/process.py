@@ -28,6 +28,10 @@ NODE_NAME = re.compile(r"^[a-z0-9][a-z0-9_.-]{0,62}$", re.IGNORECASE)
 SHUTDOWN_WITHIN_S = 45.0
 JOB_STEP_MIN_S = 0.05
 SETTLED_AFTER_S = 10.0
+# After so long the loop hands the interpreter over to the lookout's thread, where a line comes in the middle of a tick.
+SWITCH_S = 2e-4
+# From waking to the last signal on a slow core; the kernel's own slice is 0.7 ms and more.
+LOOKOUT_SLICE_NS = 500_000
 
 
 def main() -> int:
@@ -111,6 +115,8 @@ async def run(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     agent.start()
+    if agent.at_once.look_out(lambda: ask_for_short_turns(LOOKOUT_SLICE_NS)):
+        sys.setswitchinterval(SWITCH_S)
     loop.add_reader(agent.hub.fileno(), agent.on_source_event)
     verbs = Verbs(agent)
     servers = [RpcServer(socket_path(home, node), verbs.table())]

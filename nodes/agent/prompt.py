@@ -35,8 +35,12 @@ class _SchedAttr(ctypes.Structure):
     )
 
 
-def ask_for_short_turns() -> bool:
-    """For the calling thread. Whether the kernel took it."""
+def ask_for_short_turns(slice_ns: int = SLICE_NS) -> bool:
+    """For the calling thread. Whether the kernel took it.
+
+    A thread whose work fits into one slice does best with a slice that is just long enough: shorter than the others', it is let
+    in when it wakes; once it has used it up, the others come first.
+    """
     number = _SETATTR.get(platform.machine())
     if number is None or not hasattr(os, "sched_getscheduler") or os.sched_getscheduler(0) != _SCHED_OTHER:
         return False
@@ -45,7 +49,7 @@ def ask_for_short_turns() -> bool:
         policy=_SCHED_OTHER,
         flags=_RESET_ON_FORK,
         nice=os.getpriority(os.PRIO_PROCESS, 0),
-        runtime_ns=SLICE_NS,
+        runtime_ns=slice_ns,
     )
     try:
         return bool(ctypes.CDLL(None, use_errno=True).syscall(number, 0, ctypes.byref(attr), 0) == 0)

@@ -96,6 +96,9 @@ class Attempt(ProcessTree):
     cpu_s: float | None = None
     """CPU seconds of the whole tree from start to end, once the attempt has ended; None before."""
 
+    braked: bool = False
+    """Stopped by signals alone, ahead of a judgement: it becomes a hold, or it is let go."""
+
     _frozen: bool = False
     _thaw_until: float = 0.0
     _pause_asked: bool = False
@@ -171,7 +174,24 @@ class Attempt(ProcessTree):
             return
         if self.runner is None:
             self._meet_runner()
+        self.braked = True
         self._signal_known(signal.SIGSTOP)
+
+    def unbrake(self, now: float) -> None:
+        """Let go on what a brake has stopped and no hold keeps."""
+        if not self.braked:
+            return
+        self.braked = False
+        if self.hold_reason is None or self.stopping is not None:
+            self._thaw()
+            self._thaw_until = now + THAW_AGAIN_S
+
+    def within_reach(self) -> tuple[tuple[int, int], ...]:
+        """Its processes as of the last look, (pid, start ticks), the runner first: what ``brake`` would stop. Empty where it would not."""
+        if hold_way(self.capabilities) != "freeze" or self.state not in ("starting", "running") or self.runner is None:
+            return ()
+        runner = (self.runner.pid, self.runner.start_ticks)
+        return (runner, *(who for who in self._known.items() if who != runner))
 
     def hold(self, reason: str, now: float, *, unlimited: bool = False) -> bool:
         """Keep it from running; False where it has no way to be held and must be stopped instead."""
@@ -188,6 +208,7 @@ class Attempt(ProcessTree):
             return False
         if way == "freeze":
             self._frozen = True
+            self.braked = False  # from here on a hold, which thaws what it releases
             self._freeze(passes=1)
         if "cooperative_pause" in self.capabilities:
             self._pause_asked = True
@@ -224,8 +245,8 @@ class Attempt(ProcessTree):
         if self._pause_asked:
             self._pause_asked = False
             self._document()
-        if self._frozen:
-            self._frozen = False
+        if self._frozen or self.braked:
+            self._frozen = self.braked = False
             self._thaw()
             self._thaw_until = now + THAW_AGAIN_S
         self._spans.append((now, None))
@@ -253,7 +274,7 @@ class Attempt(ProcessTree):
             self._document(stop=True, reason=stop.reason)
         self._kill_at = now + self.stop_grace_s
         self._term_at = now + self.stop_grace_s / 2.0 if "cancellable" in self.capabilities else now
-        self._frozen = False
+        self._frozen = self.braked = False
         self._thaw()
         self._nudge(signal.SIGUSR1)
         self._advance_stop(now)

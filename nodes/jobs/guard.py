@@ -90,3 +90,15 @@ class Guard:
         if why is not None:
             self._refused(pid, start_ticks, sig, why)
         return False
+
+    def hold_of(self, pid: int, start_ticks: int) -> int | None:
+        """A pidfd of it, the caller's to close, and to signal for as long as it is open: it names nobody else, ever.
+
+        None where the process is gone or is not ours.
+        """
+        why = self._why_not(pid, start_ticks)
+        if why == "":
+            return self._system.hold_of(pid, start_ticks)
+        if why is not None:
+            self._refused(pid, start_ticks, 0, why)
+        return None

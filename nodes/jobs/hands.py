@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from nodes.jobs.attempt import Attempt
 from nodes.jobs.jobqueue import JobQueue, Journal, Modules
@@ -61,6 +61,19 @@ class Hands(JobQueue):
             attempt.release(self._clock())
         except OSError as error:
             self.stop(attempt_id, f"cannot be released: {error}", requeue=True, fault=False)
+
+    def note_brakes(self, attempt_ids: Iterable[str]) -> None:
+        """These were stopped by signals ahead of this thread. One that is on its way to its end must run to get there."""
+        for attempt_id in attempt_ids:
+            attempt = self._live.get(attempt_id)
+            if attempt is not None:
+                attempt.braked = True
+                if attempt.stopping is not None:
+                    attempt.unbrake(self._clock())
+
+    def unbrake(self, attempt_id: str) -> None:
+        """Let an attempt go on that a brake has stopped and no hold keeps."""
+        self.attempt(attempt_id).unbrake(self._clock())
 
     def set_duty(self, attempt_id: str, duty: float | None) -> None:
         """A new ``gpu_duty`` for the attempt (None: no limit), written and nudged at once."""

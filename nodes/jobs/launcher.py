@@ -41,6 +41,7 @@ else:
     del sys.path[0]
 
 PR_SET_CHILD_SUBREAPER = 36
+SA_NOCLDSTOP = 1
 GO_TIMEOUT_S = 30.0
 LOST_POLL_S = 0.2
 PAUSE_GRACE_S = 2.0
@@ -51,6 +52,27 @@ FREEZE_DEADLINE_S = 10.0
 # the freezer closes over a tree that signals have stopped; one that goes on forking is not waited for
 SEAL_AFTER_S = 0.1
 OUTPUT_BYTES = 1 << 20
+
+
+class _SigAction(ctypes.Structure):
+    """As the C library has it on 64-bit Linux."""
+
+    _fields_ = (
+        ("handler", ctypes.c_void_p),
+        ("mask", ctypes.c_ubyte * 128),
+        ("flags", ctypes.c_int),
+        ("restorer", ctypes.c_void_p),
+    )
+
+
+def _hear_only_of_ends() -> None:
+    """No SIGCHLD for a child that is stopped or goes on: in that moment every launcher of a node would run, on the cores that its
+    runner needs to come to its stop.
+    """
+    libc, action = ctypes.CDLL(None, use_errno=True), _SigAction()
+    if libc.sigaction(int(signal.SIGCHLD), None, ctypes.byref(action)) == 0:
+        action.flags |= SA_NOCLDSTOP
+        libc.sigaction(int(signal.SIGCHLD), ctypes.byref(action), None)
 
 
 class Launcher:
@@ -103,6 +125,7 @@ class Launcher:
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         for sig in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(sig, self._on_signal)
+        _hear_only_of_ends()
         limit = int(self.told.get("output_bytes", OUTPUT_BYTES))
         # Before the fork: a nudge must not meet the default action in a child that has not come to its own yet.
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)

@@ -47,6 +47,8 @@ class System(Protocol):
 
     def kill(self, pid: int, start_ticks: int, sig: int) -> bool: ...
 
+    def hold_of(self, pid: int, start_ticks: int) -> int | None: ...
+
 
 class ProcSystem:
     """The running machine."""
@@ -120,20 +122,27 @@ class ProcSystem:
             return False
         return True
 
+    def hold_of(self, pid: int, start_ticks: int) -> int | None:
+        """A pidfd of exactly that process, the caller's to close; None where it is gone (or the pid is another's by now)."""
+        try:
+            fd = os.pidfd_open(pid)
+        except OSError:
+            return None
+        try:
+            now = self.stat(pid)
+        except OSError:
+            now = None
+        if now is None or now.start_ticks != start_ticks:
+            os.close(fd)
+            return None
+        return fd
+
     def _grip(self, pid: int, start_ticks: int) -> int | None:
         who = (pid, start_ticks)
         fd = self._grips.pop(who, None)
         if fd is None:
-            try:
-                fd = os.pidfd_open(pid)
-            except OSError:
-                return None
-            try:
-                now = self.stat(pid)
-            except OSError:
-                now = None
-            if now is None or now.start_ticks != start_ticks:
-                os.close(fd)
+            fd = self.hold_of(pid, start_ticks)
+            if fd is None:
                 return None
         self._grips[who] = fd  # newest last
         if len(self._grips) > GRIPS_MAX:

@@ -87,6 +87,11 @@ class Follower:
         return self._now.path if self._now is not None else None
 
     @property
+    def reader(self) -> FileReader | None:
+        """That file, open."""
+        return self._now
+
+    @property
     def real_path(self) -> str | None:
         """Where that file lies once links are followed."""
         return self._real_path
@@ -166,7 +171,7 @@ class Follower:
         self._missing_since_s = None
         if self._now is not None and newest.key == self._now.key:
             self._now.path = newest.path
-            self._real_path = os.path.realpath(newest.path)
+            self._real_path = newest.real
             return None
         return self._switch(newest, now_s, reading)
 

@@ -19,6 +19,7 @@ from nodes.sources.follower import Follower
 from nodes.sources.helper_desk import HelperDesk, Source
 from nodes.sources.probe import Owner, Probe
 from nodes.sources.programs import ProgramPhase, ProgramPhases
+from nodes.sources.reader import FileReader
 from nodes.sources.source_rows import phase_row, progress_row
 from nodes.sources.views import How, PhaseUpdate, PhaseView, ProgressView
 from nodes.sources.watch import Watch
@@ -316,6 +317,16 @@ class SourceHub:
             reader="helper",
         )
 
+    def readable(self, rule_id: str) -> bool:
+        """``progress(rule_id).readable`` alone. Raises KeyError for a rule without a source."""
+        if rule_id in self._probes:
+            return self._probes[rule_id].unreadable is None
+        helped = self.desk.helped((rule_id, "progress", 0), self._clock())
+        if helped is not None:
+            return helped.row.readable
+        feed, progress = self._progress[rule_id]
+        return feed.unreadable is None and progress.unreadable is None
+
     def phase(self, rule_id: str, index: int) -> PhaseView:
         """The rule's phase of that ``during`` block. Raises KeyError where there is none."""
         if (rule_id, index) in self._programs.by_key:
@@ -349,6 +360,23 @@ class SourceHub:
         """The absolute pattern that a source in a file follows. Raises KeyError."""
         feed = self._progress[rule_id][0] if role == "progress" else self._phases[(rule_id, index)][0]
         return feed.follower.pattern
+
+    def followed(
+        self, rule_id: str, index: int
+    ) -> tuple[JsonlEventPhase | JsonlFieldPhase, FileReader, frozenset[str]] | None:
+        """The source of a phase, the file in which it is read now, and the names that events may give that file.
+
+        None for a phase that is read in no file, or in one that cannot be read.
+        """
+        feed, phase = self._phases.get((rule_id, index), (None, None))
+        if feed is None or phase is None or phase.unreadable is not None or feed.follower.reader is None:
+            return None
+        paths = (feed.follower.path, feed.follower.real_path)
+        return phase.source, feed.follower.reader, frozenset(os.path.basename(path) for path in paths if path)
+
+    def look_out(self, seen: Callable[[bytes], bool], begin: Callable[[], object]) -> bool:
+        """Have events read in a thread that calls ``seen`` first (``Watch.look_out``)."""
+        return self._watch.look_out(seen, begin)
 
     def has_progress(self, rule_id: str) -> bool:
         return rule_id in self._progress or rule_id in self._probes

@@ -27,12 +27,13 @@ _DATED = re.compile(r"[._-]\d[\d._-]{6,}\d")
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A regular file that matches. ``key`` is its device and inode: who it is whatever its name."""
+    """A regular file that matches. ``key`` is its device and inode: who it is whatever its name. ``real``: where it lies."""
 
     path: str
     key: tuple[int, int]
     mtime_ns: int
     size: int
+    real: str = ""
 
 
 @dataclass(slots=True)
@@ -55,6 +56,8 @@ class Found:
 
     def newest(self) -> Candidate | None:
         """The newest file by modification time, then by name; a rotated copy never while its original is there."""
+        if len(self.files) < 2:
+            return self.files[0] if self.files else None
         names = {file.path for file in self.files}
         own = [file for file in self.files if not is_rotated_copy(file.path, names)]
         return max(own, key=lambda file: (file.mtime_ns, file.path), default=None)
@@ -167,7 +170,7 @@ def _leaf(base: str, name: str, found: Found) -> None:
     real = _real(path, info.st_dev, info.st_ino)
     if real != path:
         found.dirs.add(os.path.dirname(real))  # a linked file's changes are told where it lies
-    found.files.append(Candidate(path, (info.st_dev, info.st_ino), info.st_mtime_ns, info.st_size))
+    found.files.append(Candidate(path, (info.st_dev, info.st_ino), info.st_mtime_ns, info.st_size, real))
 
 
 @lru_cache(maxsize=256)

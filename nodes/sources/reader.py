@@ -96,9 +96,14 @@ class FileReader:
         splitter = LineSplitter(at_start=low == 0, mid_record=low > 0)
         return low, low + ended, splitter.feed(back[:ended])
 
+    @property
+    def line_at(self) -> int:
+        """Where the line begins that has no end yet: what comes from there on has not been told."""
+        return self._pos - self.splitter.held_bytes
+
     def place(self) -> Start:
         """Where to go on if this file is opened again: at the record that has no end yet."""
-        offset = self._pos - self.splitter.held_bytes
+        offset = self.line_at
         tail = os.pread(self.fd, min(TAIL_BYTES, offset), max(offset - TAIL_BYTES, 0)) if offset else b""
         return Start(offset, mid_file=True, tail=tail)
 

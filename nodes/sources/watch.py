@@ -13,12 +13,15 @@ import errno
 import os
 import select
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 try:
     import inotify_simple
 except (ImportError, OSError):  # not Linux
     inotify_simple = None
+
+if TYPE_CHECKING:
+    from nodes.sources.lookout import Lookout
 
 __all__ = ["POLL_S", "Timer", "Watch"]
 
@@ -95,6 +98,7 @@ class Watch:
         self._muted = False
         self._resting = False
         self._inotify: Any = None
+        self._lookout: Lookout | None = None
         self._why_no_inotify = ""
         self._epoll = select.epoll()
         self._timer = Timer()
@@ -111,20 +115,50 @@ class Watch:
         return self._epoll.fileno()
 
     def close(self) -> None:
+        if self._lookout is not None:
+            self._lookout.close()
         if self._inotify is not None:
             self._inotify.close()
         self._timer.close()
         self._epoll.close()
 
+    def look_out(self, seen: Callable[[bytes], bool], begin: Callable[[], object]) -> bool:
+        """From now on events are read in a thread (``lookout.py``), which calls ``seen`` before the loop hears of them.
+
+        False where there is no inotify, or no descriptor left for it: the loop then reads, as before.
+        """
+        if self._inotify is None or self._lookout is not None:
+            return False
+        from nodes.sources.lookout import Lookout
+
+        if self._resting:
+            self._wake()
+        try:
+            self._lookout = Lookout(self._inotify, seen, begin)
+        except (OSError, RuntimeError):
+            os.set_blocking(self._inotify.fileno(), False)
+            return False
+        self._epoll.unregister(self._inotify.fileno())
+        self._epoll.register(self._lookout.fileno(), select.EPOLLIN)
+        return True
+
     @property
     def polls(self) -> bool:
-        """Whether files are checked every 250 ms: no inotify, watches exhausted, or a file system without events."""
-        return self._inotify is None or bool(self._failed) or self._muted
+        """Whether files are checked every 250 ms: no inotify (or nobody who reads it), watches exhausted, or a file system
+        without events.
+        """
+        return self._inotify is None or self._unread or bool(self._failed) or self._muted
+
+    @property
+    def _unread(self) -> bool:
+        return self._lookout is not None and not self._lookout.alive
 
     def describe(self) -> str:
         """How changes are seen, in words."""
         if self._inotify is None:
             return f"a check every 250 ms: {self._why_no_inotify}"
+        if self._unread:
+            return "a check every 250 ms: the thread that reads inotify has ended"
         if self._failed:
             where, why = next(iter(self._failed.items()))
             return f"inotify, and a check every 250 ms: {where} cannot be watched: {why}"
@@ -134,7 +168,9 @@ class Watch:
 
     def how(self, dirs: Iterable[str]) -> str:
         """``inotify`` or ``poll`` for a source with these directories."""
-        return "poll" if self._inotify is None or self._muted or any(d in self._failed for d in dirs) else "inotify"
+        if self._inotify is None or self._unread or self._muted:
+            return "poll"
+        return "poll" if any(d in self._failed for d in dirs) else "inotify"
 
     def set_dirs(self, dirs: set[str]) -> bool:
         """Watches exactly these directories; one that was made anew under its old name is watched anew.
@@ -173,10 +209,13 @@ class Watch:
         paths: dict[str, bool] = {}
         if self._inotify is None:
             return paths, everything
-        try:
-            events = list(self._inotify.read(timeout=0))
-        except BlockingIOError:
-            events = []
+        if self._lookout is not None:
+            events = self._lookout.take()
+        else:
+            try:
+                events = list(self._inotify.read(timeout=0))
+            except BlockingIOError:
+                events = []
         for event in events:
             if event.mask & _OVERFLOW:
                 everything = True
@@ -193,8 +232,8 @@ class Watch:
         return paths, everything
 
     def rest(self, seconds: float) -> None:
-        """Keeps events from waking the loop for a while; they are collected, and none is lost."""
-        if self._inotify is not None and not self._resting and seconds > 0.0:
+        """Keeps events from waking the loop for a while; they are collected, and none is lost. A lookout rests by itself."""
+        if self._inotify is not None and self._lookout is None and not self._resting and seconds > 0.0:
             self._epoll.unregister(self._inotify.fileno())
             self._resting = self._armed = True
             self._timer.set(seconds)

@@ -280,3 +280,27 @@ def test_the_launcher_starts_nothing_without_a_word_from_the_agent(tmp_path: Pat
     assert done.returncode == 1
     assert not (folder / "runner.json").exists()
     rig.close()
+
+
+def test_the_launcher_sleeps_on_while_its_runner_is_stopped_and_let_go(tmp_path: Path) -> None:
+    """Else every launcher of a node runs in the moment of a pause, on the cores that the runners need to come to their stop."""
+    rig = Rig.with_foreign(tmp_path, ["freeze_ok"])
+    attempt = rig.start({"do": "work"})
+    rig.until(lambda: attempt.state == "running" and attempt.keeper is not None)
+    assert attempt.keeper is not None
+    keeper, runner = attempt.keeper.pid, attempt.runner_pid or 0
+
+    def turns() -> int:
+        """How often it has gone to sleep since its start."""
+        status = Path(f"/proc/{keeper}/status").read_text()
+        return int(next(line for line in status.splitlines() if line.startswith("voluntary_ctxt_switches")).split()[1])
+
+    wait_for(lambda: state_of(keeper) == "S")
+    before = turns()
+    for _ in range(20):  # nobody ticks here, so nothing else wakes it
+        os.kill(runner, signal.SIGSTOP)
+        wait_for(lambda: state_of(runner) == "T")
+        os.kill(runner, signal.SIGCONT)
+        wait_for(lambda: state_of(runner) != "T")
+    assert turns() - before < 10
+    rig.close()

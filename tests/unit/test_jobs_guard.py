@@ -38,6 +38,9 @@ class Table:
         self.sent.append((pid, start_ticks, sig))
         return True
 
+    def hold_of(self, pid: int, start_ticks: int) -> int | None:
+        return 7 if self.kill(pid, start_ticks, 0) else None
+
 
 def proc(pid: int, ppid: int, ticks: int, state: str = "S") -> Proc:
     return Proc(pid, ticks, ppid, state, pid, 0, 0)
@@ -52,6 +55,7 @@ steps = st.lists(
         st.tuples(st.just("register"), st.sampled_from(PIDS), st.integers(1, 6)),
         st.tuples(st.just("learn"), st.sampled_from(PIDS), st.integers(1, 6)),
         st.tuples(st.just("kill"), st.sampled_from(PIDS), st.one_of(st.none(), st.integers(1, 6))),
+        st.tuples(st.just("hold"), st.sampled_from(PIDS), st.one_of(st.none(), st.integers(1, 6))),
         st.tuples(st.just("become"), st.sampled_from(PIDS), rows),
         st.tuples(st.just("hide"), st.sampled_from(PIDS), st.booleans()),
     ),
@@ -100,7 +104,8 @@ def test_no_signal_leaves_the_trees_over_any_process_table(first: dict[int, tupl
             (world.unreadable.add if what else world.unreadable.discard)(pid)
         else:
             before, told = len(world.sent), len(refusals)
-            reached = guard.kill(pid, what, signal.SIGKILL)
+            # a descriptor that may be signalled is a signal
+            reached = guard.kill(pid, what, signal.SIGKILL) if act == "kill" else guard.hold_of(pid, what) is not None
             assert reached == (len(world.sent) > before)
             for target in world.sent[before:]:
                 assert target[:2] in started | ever, "a stranger was signalled"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.mutants.catalogue.ahead import AHEAD
 from tests.mutants.catalogue.certificates import CERTIFICATES
 from tests.mutants.catalogue.conformance import CONFORMANCE
 from tests.mutants.catalogue.governor import GOVERNOR
@@ -23,6 +24,7 @@ SUBJECTS: dict[str, list[Mutant]] = {
     "meters": METERS,
     "sources": SOURCES,
     "jobs": JOBS,
+    "ahead": AHEAD,
     "sdk": SDK,
     "conformance": CONFORMANCE,
 }

@@ -1,0 +1,20 @@
+"""What new bytes of a file say of a phase, before anybody has accounted for them."""
+
+from __future__ import annotations
+
+from policies.sources.meaning import PhaseMeaning, PhaseState
+
+__all__ = ["newest_state"]
+
+
+def newest_state(data: bytes, meaning: PhaseMeaning) -> tuple[PhaseState | None, int]:
+    """The state that the newest whole line of ``data`` with a word on the phase tells (None: no line does), and the bytes of
+    the whole lines.
+
+    ``data`` begins at a line. Only LF ends one here: what ends otherwise is left to whoever reads the file in full.
+    """
+    whole = data.rfind(b"\n") + 1
+    if not whole:
+        return None, 0
+    changes = meaning.read_all(data[:whole].splitlines())
+    return (changes[-1].state if changes else None), whole
