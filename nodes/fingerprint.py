@@ -17,7 +17,7 @@ from policies.version import VERSION
 __all__ = ["bytes_to_hash", "read_fingerprint"]
 
 INTERPRETERS = ("python", "node", "ruby", "perl", "bash", "sh", "dash", "zsh", "java", "julia", "Rscript", "lua", "php")
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 16
 DIGESTS_KEPT = 64
 
 
