@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 __all__ = ["power_source"]
@@ -11,7 +12,9 @@ def power_source(sys: Path = Path("/sys")) -> str | None:
     """ "mains", "battery", or None where the system does not say (most servers)."""
     online = None
     try:
-        for supply in (sys / "class/power_supply").iterdir():
+        supplies = sys / "class/power_supply"
+        for name in os.listdir(supplies):
+            supply = supplies / name
             kind = (supply / "type").read_text().strip()
             if kind in ("Mains", "USB"):
                 online = bool(online) or (supply / "online").read_text().strip() == "1"

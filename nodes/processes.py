@@ -1,6 +1,7 @@
 """The processes of this machine, read so that a look every two seconds costs next to nothing.
 
-A refresh lists ``/proc`` and reads only what may have changed:
+A refresh lists ``/proc``, unless the kernel's own count of forks and of tasks (``/proc/loadavg``: the newest pid, and how many there are)
+stands where it stood: then nobody came and nobody went. It reads only what may have changed:
 
 * pids not seen before;
 * processes that were first seen less than ``YOUNG_S`` ago: between fork and exec a child still looks like its parent;
@@ -20,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
 
 from nodes.clock import boottime_s
 from policies.rules import ProcInfo
@@ -28,6 +30,9 @@ __all__ = ["ProcessTable"]
 
 YOUNG_S = 10.0
 CYCLE = 30
+# So many refreshes in a row go without a list at most: a pid that was set by hand, in the same two seconds as another's end, leaves
+# both counts as they were.
+UNLISTED = 4
 MAX_CMDLINE_BYTES = 64 * 1024
 # A process's first reading of CPU time tells a rate only when all of its life is recent.
 MAX_FIRST_AGE_S = 5.0
@@ -45,8 +50,7 @@ class _Entry:
     parent: Identity | None = None  # who it descends from, kept when that process is gone
 
 
-@dataclass(frozen=True, slots=True)
-class _Stat:
+class _Stat(NamedTuple):
     name: str
     state: str
     ppid: int
@@ -54,6 +58,13 @@ class _Stat:
     threads: int
     start_ticks: int
     cpu_s: float
+
+
+class _Forks(NamedTuple):
+    """``tasks``: threads of the whole machine; ``last_pid``: given out last. 0: not told."""
+
+    tasks: int = 0
+    last_pid: int = 0
 
 
 class _Gone(Exception):
@@ -78,9 +89,12 @@ class ProcessTable:
         self._dead_parents: dict[Identity, Identity | None] = {}
         self._cpu: dict[Identity, tuple[float, float, float | None]] = {}  # seconds, read at, cores
         self._young_until_s: dict[int, float] = {}
-        self._last_pid = 0
+        self._forks = _Forks()
+        self._unlisted = 0
+        self._counts_apply = _same_file_system(self._proc, f"{self._proc}/loadavg")
         self._now_s = 0.0
         self._turn: list[int] = []
+        self._turn_share = 0
         self._snapshot: Mapping[int, ProcInfo] = MappingProxyType({})
         self.appeared: tuple[ProcInfo, ...] = ()
         self.vanished: tuple[ProcInfo, ...] = ()
@@ -89,12 +103,20 @@ class ProcessTable:
     def refresh(self, now_s: float) -> None:
         """Looks at what may have changed; ``now_s`` is monotonic. Raises OSError only where ``/proc`` cannot be listed."""
         self._now_s = now_s
-        pids = set(map(int, filter(str.isdigit, os.listdir(self._proc))))
         appeared: list[ProcInfo] = []
         changed: list[ProcInfo] = []
-        gone = [self._remove(pid) for pid in self._entries.keys() - pids]
-        fresh = pids - self._entries.keys()
-        for pid in self._suspects():
+        gone: list[ProcInfo] = []
+        fresh: set[int] = set()
+        # read before the list: whoever comes between the two is in the list, and counted by the next refresh
+        before, self._forks = self._forks, self._read_forks()
+        if self._counts_apply and before == self._forks != _Forks() and self._unlisted < UNLISTED:
+            self._unlisted += 1
+        else:
+            self._unlisted = 0
+            pids = set(map(int, filter(str.isdigit, os.listdir(self._proc))))
+            gone = [self._remove(pid) for pid in self._entries.keys() - pids]
+            fresh = pids - self._entries.keys()
+        for pid in self._suspects(before.last_pid, self._forks.last_pid):
             self._look_again(pid, appeared, changed, gone)
         for pid in fresh:
             self._add(pid, appeared)
@@ -151,25 +173,29 @@ class ProcessTable:
 
     # -- the table
 
-    def _suspects(self) -> list[int]:
-        """Known pids to read again: young ones, those the kernel may have given out anew, and some in turn."""
-        before, self._last_pid = self._last_pid, self._read_last_pid()
+    def _suspects(self, before: int, now: int) -> list[int]:
+        """Known pids to read again: young ones, those the kernel may have given out anew since ``before``, and some in turn."""
         again = [pid for pid, until_s in self._young_until_s.items() if self._now_s < until_s]
-        self._young_until_s = {pid: self._young_until_s[pid] for pid in again}
-        if before != self._last_pid:
-            again += [pid for pid in self._entries if _given_out(pid, before, self._last_pid)]
+        if len(again) < len(self._young_until_s):
+            self._young_until_s = {pid: self._young_until_s[pid] for pid in again}
+        if before and now and before != now:
+            # pids go up, and start again from the bottom
+            again += [
+                pid for pid in self._entries if (before < pid <= now if before < now else pid > before or pid <= now)
+            ]
         if not self._turn:
             self._turn = [pid for pid, entry in self._entries.items() if not entry.info.kernel_thread]
-        share = -(-len(self._entries) // CYCLE)
-        again += self._turn[-share:]
-        del self._turn[-share:]
+            self._turn_share = -(-len(self._turn) // CYCLE)
+        again += self._turn[-self._turn_share :]
+        del self._turn[-self._turn_share :]
         return [pid for pid in dict.fromkeys(again) if pid in self._entries]
 
-    def _read_last_pid(self) -> int:
+    def _read_forks(self) -> _Forks:
         try:
-            return int(self._bytes("loadavg", 256).split()[-1])
+            fields = self._bytes("loadavg", 256).split()
+            return _Forks(int(fields[3].partition(b"/")[2]), int(fields[4]))
         except (_Gone, OSError, ValueError, IndexError):
-            return 0
+            return _Forks()
 
     def _add(self, pid: int, appeared: list[ProcInfo]) -> None:
         try:
@@ -237,12 +263,12 @@ class ProcessTable:
         return self._dead_parents.get(who)
 
     def _adopt_orphans(self, gone: set[Identity]) -> None:
-        needed: set[Identity] = set()
         gone_pids = {pid for pid, _ in gone}
         for pid, entry in self._entries.items():
             if entry.info.ppid in gone_pids:
                 entry.info = replace(entry.info, ppid=self._living_ancestor(entry.parent) or self._ppid(pid))
-            parent = entry.parent
+        needed: set[Identity] = set()
+        for parent in {entry.parent for entry in self._entries.values()}:
             while parent is not None and parent not in needed:
                 needed.add(parent)
                 parent = self._grandparent(parent)
@@ -286,7 +312,7 @@ class ProcessTable:
         raw = self._bytes(f"{pid}/stat", 4096)
         try:
             low, high = raw.index(b"("), raw.rindex(b")")
-            rest = raw[high + 2 :].split()
+            rest = raw[high + 2 :].split(None, 20)
             stat = _Stat(
                 name=os.fsdecode(raw[low + 1 : high]),
                 state=rest[0].decode("ascii"),
@@ -356,6 +382,14 @@ class ProcessTable:
             os.close(fd)
 
 
+def _same_file_system(one: str, other: str) -> bool:
+    """Whether ``other`` is no mount of its own (some containers' is: made by a program, a few seconds old)."""
+    try:
+        return os.stat(one).st_dev == os.stat(other).st_dev
+    except OSError:
+        return False
+
+
 def _joined(argv: tuple[str, ...] | None) -> bytes | None:
     return None if argv is None else b"\0".join(map(os.fsencode, argv))
 
@@ -365,13 +399,6 @@ def _after(child: ProcInfo, parent: ProcInfo) -> bool:
     if child.start_ticks is None or parent.start_ticks is None:
         return True
     return child.start_ticks >= parent.start_ticks
-
-
-def _given_out(pid: int, before: int, now: int) -> bool:
-    """Whether the kernel may have given this pid out: pids go up and start again from the bottom."""
-    if before == now or not before or not now:
-        return False
-    return before < pid <= now if before < now else pid > before or pid <= now
 
 
 def _keeping(known: ProcInfo, new: ProcInfo) -> ProcInfo:

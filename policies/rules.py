@@ -181,19 +181,32 @@ class Verdicts:
     """
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[Match, dict[int, tuple[ProcInfo, Verdict]]]] = {}
+        self._known: dict[str, tuple[Match, Mapping[int, ProcInfo], dict[int, Verdict]]] = {}
+        self._changed: tuple[Mapping[int, ProcInfo], Mapping[int, ProcInfo], list[ProcInfo]] | None = None
 
     def of(self, rule: Rule, table: Mapping[int, ProcInfo]) -> dict[int, Verdict]:
-        """Verdict by pid. What is no longer in ``table`` is forgotten, and all of a rule whose ``match`` is another."""
-        match, before = self._known.get(rule.id, (rule.match, {}))
+        """Verdict by pid, of those processes alone of which it is not "no".
+
+        What is no longer in ``table`` is forgotten, and all of a rule whose ``match`` is another. ``table`` is kept, and must
+        stay as it is.
+        """
+        nothing: tuple[Match, Mapping[int, ProcInfo], dict[int, Verdict]] = (rule.match, {}, {})
+        match, before, told = self._known.get(rule.id, nothing)
         if match != rule.match:
-            before = {}
-        now: dict[int, tuple[ProcInfo, Verdict]] = {}
-        for pid, proc in table.items():
-            known = before.get(pid)
-            now[pid] = known if known is not None and known[0] is proc else (proc, matches(rule.match, proc))
-        self._known[rule.id] = (rule.match, now)
-        return {pid: verdict for pid, (_, verdict) in now.items()}
+            before, told = {}, {}
+        now = {pid: verdict for pid, verdict in told.items() if table.get(pid) is before[pid]}
+        for proc in self._new_in(before, table):
+            verdict = matches(rule.match, proc)
+            if verdict != "no":
+                now[proc.pid] = verdict
+        self._known[rule.id] = (rule.match, table, now)
+        return now
+
+    def _new_in(self, before: Mapping[int, ProcInfo], table: Mapping[int, ProcInfo]) -> list[ProcInfo]:
+        """Found once for all rules that look from one table to the next."""
+        if self._changed is None or self._changed[0] is not before or self._changed[1] is not table:
+            self._changed = (before, table, [proc for pid, proc in table.items() if before.get(pid) is not proc])
+        return self._changed[2]
 
 
 def group(
@@ -206,8 +219,17 @@ def group(
     expanded. A child belongs only if it started after its parent (in its clock tick at the earliest): a pid used again
     drags no stranger in.
     """
-    table = {proc.pid: proc for proc in procs if proc.pid not in exclude_pids and not proc.kernel_thread}
+    return _group(rule, _candidates(procs, exclude_pids), known)
+
+
+def _candidates(procs: Iterable[ProcInfo], exclude_pids: Collection[int]) -> dict[int, ProcInfo]:
+    return {proc.pid: proc for proc in procs if proc.pid not in exclude_pids and not proc.kernel_thread}
+
+
+def _group(rule: Rule, table: Mapping[int, ProcInfo], known: Verdicts | None) -> Group:
     verdicts = (known or Verdicts()).of(rule, table)
+    if not verdicts:
+        return Group()
     certain = {pid for pid, verdict in verdicts.items() if verdict == "yes"}
     doubtful = {pid for pid, verdict in verdicts.items() if verdict == "unreadable"}
     roots = {pid for pid in certain if not _fork_of_match(table[pid], table, certain)}
@@ -231,14 +253,14 @@ def groups(
     Only certain matches are ignored: a process that cannot be judged still counts for holding. What one scope ignores
     the other may protect, and then it is protected: the stricter of both wins.
     """
-    snapshot = tuple(procs)
-    ignoring = {rule.id: group(rule, snapshot, exclude_pids, known) for rule in rules if rule.ignore}
-    hidden = {fleets: set(exclude_pids) for fleets in (False, True)}
+    table = _candidates(procs, exclude_pids)
+    ignoring = {rule.id: _group(rule, table, known) for rule in rules if rule.ignore}
+    hidden: dict[bool, set[int]] = {False: set(), True: set()}
     for name, found in ignoring.items():
         hidden[_is_fleets(name)] |= {proc.pid for proc in found.members}
+    left = {fleets: _candidates(table.values(), pids) if pids else table for fleets, pids in hidden.items()}
     return {
-        rule.id: ignoring[rule.id] if rule.ignore else group(rule, snapshot, hidden[_is_fleets(rule.id)], known)
-        for rule in rules
+        rule.id: ignoring[rule.id] if rule.ignore else _group(rule, left[_is_fleets(rule.id)], known) for rule in rules
     }
 
 

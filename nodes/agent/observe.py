@@ -238,8 +238,8 @@ class Observer:
     def _say_source(self, rule: Rule) -> None:
         if not self.hub.has_progress(rule.id):
             return
-        view = self.hub.progress(rule.id)
-        if self._sources_ok.get(rule.id) != view.readable:
+        if self._sources_ok.get(rule.id) != self.hub.readable(rule.id):
+            view = self.hub.progress(rule.id)
             self._sources_ok[rule.id] = view.readable
             code = "PROTECTION_SOURCE_OK" if view.readable else view.code or "PROTECTION_SOURCE_UNREADABLE"
             self.journal.write(code, {"rule": rule.id, "path": str(view.path), "why": view.why})

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from nodes import processes
-from nodes.processes import CYCLE, YOUNG_S, ProcessTable
+from nodes.processes import CYCLE, UNLISTED, YOUNG_S, ProcessTable
 
 WAIT_S = 60.0
 
@@ -25,6 +25,7 @@ class FakeProc:
         self.root = root
         self.now_s = 0.0
         self.last_pid = 0
+        (root / "loadavg").touch()
         self.table = ProcessTable(root, uptime_s=lambda: self.now_s)
         self.add(1, 0, name="init")
 
@@ -53,10 +54,16 @@ class FakeProc:
         if exe is not None:
             (home / "exe").symlink_to(exe)
         self.last_pid = pid
-        (self.root / "loadavg").write_text(f"0.00 0.00 0.00 1/100 {self.last_pid}\n")
+        self.count()
 
     def end(self, pid: int) -> None:
         shutil.rmtree(self.root / str(pid))
+        self.count()
+
+    def count(self) -> None:
+        """As the kernel tells how many tasks there are, and the pid that it gave out last."""
+        tasks = sum(entry.name.isdigit() for entry in self.root.iterdir())
+        (self.root / "loadavg").write_text(f"0.00 0.00 0.00 1/{tasks} {self.last_pid}\n")
 
     def tick(self, times: int = 1, seconds: float = 2.0) -> ProcessTable:
         for _ in range(times):
@@ -140,7 +147,8 @@ def test_a_pid_set_by_hand_is_noticed_within_a_cycle(fake: FakeProc) -> None:
     fake.tick(20)
     last = fake.last_pid
     fake.add(30, 1, start=70_000, name="new")
-    (fake.root / "loadavg").write_text(f"0.00 0.00 0.00 1/100 {last}\n")
+    fake.last_pid = last
+    fake.count()
     for _ in range(2 * CYCLE):
         if fake.tick().snapshot()[30].name == "new":
             break
@@ -161,7 +169,8 @@ def test_a_late_exec_with_the_same_name_is_seen_within_a_cycle(fake: FakeProc) -
         fake.add(pid, 1, start=500, name="python", argv=("python", "wrapper.py"))
     fake.tick(int(YOUNG_S / 2) + 5)
     fake.add(30, 1, start=500, name="python", argv=("python", "train.py"))
-    (fake.root / "loadavg").write_text("0.00 0.00 0.00 1/100 59\n")
+    fake.last_pid = 59
+    fake.count()
     for _ in range(2 * CYCLE):
         if fake.tick().snapshot()[30].argv == ("python", "train.py"):
             break
@@ -220,6 +229,78 @@ def test_only_what_may_have_changed_is_read(fake: FakeProc, monkeypatch: pytest.
     assert {path for path in opened if path.endswith("/stat")} == {
         f"{fake.root}/{pid}/stat" for pid in (1, *range(10, 310))
     }
+
+
+def listings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Of /proc by the table, which names it by a string; this file's own looks go by a Path."""
+    real, listed = processes.os.listdir, []
+
+    def listdir(path: str | Path) -> list[str]:
+        listed.extend([path] if isinstance(path, str) else [])
+        return real(path)
+
+    monkeypatch.setattr(processes.os, "listdir", listdir)
+    return listed
+
+
+def test_while_nobody_comes_or_goes_nothing_is_listed(fake: FakeProc, monkeypatch: pytest.MonkeyPatch) -> None:
+    for pid in range(10, 40):
+        fake.add(pid, 1)
+    fake.tick()
+    listed = listings(monkeypatch)
+    fake.tick(UNLISTED)
+    assert listed == []
+    fake.end(20)
+    assert [info.pid for info in fake.tick().vanished] == [20]
+    fake.tick()
+    fake.add(50, 1)
+    assert [info.pid for info in fake.tick().appeared] == [50]
+    fake.tick()
+    fake.end(10)  # one goes as another comes: as many as before
+    fake.add(51, 1)
+    table = fake.tick()
+    assert ([info.pid for info in table.appeared], [info.pid for info in table.vanished]) == ([51], [10])
+    assert len(listed) == 3
+
+
+def test_what_the_counts_do_not_tell_is_seen_by_a_list_that_comes_all_the_same(
+    fake: FakeProc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.add(10, 1)
+    fake.add(20, 1)
+    fake.tick()
+    fake.end(10)
+    fake.add(11, 1)  # by hand, in the moment in which another ended
+    fake.last_pid = 20
+    fake.count()
+    seen = [set(fake.tick().snapshot()) for _ in range(UNLISTED + 1)]
+    assert seen[-1] == {1, 11, 20}
+
+
+@pytest.mark.parametrize("told", ["", "0.00 0.00 0.00 0/0 0\n", "what is this\n"])
+def test_without_counts_every_refresh_lists(fake: FakeProc, monkeypatch: pytest.MonkeyPatch, told: str) -> None:
+    fake.add(10, 1)
+    (fake.root / "loadavg").write_text(told)
+    fake.tick()
+    listed = listings(monkeypatch)
+    fake.tick(3)
+    assert len(listed) == 3
+
+
+def test_counts_from_another_file_system_are_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some containers put a file over /proc/loadavg that a program of the host makes every few seconds."""
+    real = processes.os.stat
+
+    def stat(path: str) -> os.stat_result:
+        found = real(path)
+        return found if not path.endswith("loadavg") else os.stat_result((*found[:2], found.st_dev + 1, *found[3:10]))
+
+    monkeypatch.setattr(processes.os, "stat", stat)
+    fake = FakeProc(tmp_path)
+    fake.tick()
+    listed = listings(monkeypatch)
+    fake.tick(3)
+    assert len(listed) == 3
 
 
 def test_cpu_time_and_cores(fake: FakeProc) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.rules import Group, ProcInfo, expand_home, group, groups, matches
+from policies.rules import Group, ProcInfo, Verdicts, expand_home, group, groups, matches
 from policies.section.models import Match, Rule
 
 TRAINER = ProcInfo(
@@ -282,3 +282,22 @@ def test_what_one_scope_ignores_the_other_still_protects(ignoring: str) -> None:
     found = groups([quiet, same, others], [program])
     assert found[others.id].members == (program,)
     assert found[same.id].members == ()
+
+
+looks = st.lists(
+    st.tuples(snapshot, st.sets(st.integers(1, 8), max_size=2), st.sampled_from("pq"), st.booleans()),
+    min_size=2,
+    max_size=5,
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(looks)
+def test_what_is_kept_between_looks_changes_no_answer(seen: list[tuple]) -> None:
+    """Processes that stay are the same objects, as the table gives them; pids are used again, rules change, fleet comes and goes."""
+    known, kept = Verdicts(), {}
+    for raw, fleet, name, ignores in seen:
+        kept = {made: kept.get(made, made) for made in (proc(*each) for each in raw)}
+        quiet = [Rule.model_validate({"id": "i", "match": {"name": "r"}, "ignore": True})] if ignores else []
+        rules = [*quiet, rule(name=name), rule("self", "y", path_contains="q")]
+        assert groups(rules, kept.values(), fleet, known) == groups(rules, kept.values(), fleet)

@@ -12,6 +12,8 @@ REACTION = "policies/reaction.py"
 DEVICES = "policies/devices.py"
 UNITS = "policies/units.py"
 MEMORY = "policies/memory_guard.py"
+PROCESSES = "nodes/processes.py"
+T_PROCESSES = "tests/node/test_processes.py"
 
 T_ADMISSION = "tests/unit/test_admission.py"
 T_REACTION = "tests/unit/test_reaction.py"
@@ -198,5 +200,35 @@ PROTECTION = [
         "if unit.attempt in run.stays_held:",
         "if False:",
         ("tests/unit/test_run_holds.py::test_work_that_harm_in_on_paused_stays_paused_in_off",),
+    ),
+    # -- who runs
+    Mutant(
+        "one that comes as another goes is not seen",
+        PROCESSES,
+        "before == self._forks != _Forks()",
+        "before.tasks == self._forks.tasks != 0",
+        (f"{T_PROCESSES}::test_while_nobody_comes_or_goes_nothing_is_listed",),
+        quick=True,
+    ),
+    Mutant(
+        "while the counts stand still nothing is ever listed",
+        PROCESSES,
+        " and self._unlisted < UNLISTED",
+        "",
+        (f"{T_PROCESSES}::test_what_the_counts_do_not_tell_is_seen_by_a_list_that_comes_all_the_same",),
+    ),
+    Mutant(
+        "counts that a program made are believed",
+        PROCESSES,
+        "if self._counts_apply and before",
+        "if before",
+        (f"{T_PROCESSES}::test_counts_from_another_file_system_are_not_believed",),
+    ),
+    Mutant(
+        "a verdict outlives the facts that it was of",
+        "policies/rules.py",
+        "if table.get(pid) is before[pid]}",
+        "if pid in table}",
+        ("tests/unit/test_rules.py::test_what_is_kept_between_looks_changes_no_answer",),
     ),
 ]
