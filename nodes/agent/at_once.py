@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from nodes.agent.reflex import FIRST_LOOK_S, LOOK_S, Reflex, Stopped, Wanted
-from nodes.clock import monotonic_s
+from nodes.agent.reflex import Reflex, Stopped, Wanted, seen_stopped
 from nodes.jobs import Attempt, JobManager
 from nodes.jobs.attempt import hold_way
 from nodes.jobs.proctree import STOPPED
@@ -184,18 +183,8 @@ class AtOnce:
 
 
 def _seen_stopped(attempts: Sequence[Attempt]) -> bool:
-    """Whether every runner's process is in state T, looked at for no longer than ``LOOK_S``."""
-    if any(attempt.runner is None for attempt in attempts):
-        return False
-    until_s, pause_s = monotonic_s() + LOOK_S, FIRST_LOOK_S
-    for attempt in attempts:
-        while not _stopped(attempt):
-            left_s = until_s - monotonic_s()
-            if left_s <= 0.0:
-                return False
-            time.sleep(min(pause_s, left_s))
-            pause_s *= 1.5
-    return True
+    """Whether every runner's process is in state T."""
+    return all(attempt.runner is not None for attempt in attempts) and seen_stopped(attempts, _stopped)
 
 
 def _stopped(attempt: Attempt) -> bool:

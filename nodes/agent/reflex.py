@@ -21,7 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
 from nodes.clock import monotonic_s
 from nodes.jobs.proctree import STOPPED
@@ -31,7 +31,7 @@ from policies.section.sources import JsonlEventPhase, JsonlFieldPhase
 from policies.sources.glance import newest_state
 from policies.sources.meaning import PhaseMeaning
 
-__all__ = ["Reflex", "Stopped", "Wanted"]
+__all__ = ["Reflex", "Stopped", "Wanted", "seen_stopped"]
 
 # More new bytes than this at once are left to the loop.
 PIECE_BYTES = 64 * 1024
@@ -42,6 +42,7 @@ AIMS_PER_ATTEMPT, AIMS_MAX = 32, 256
 LOOK_S = 20e-3
 FIRST_LOOK_S = 1e-4
 
+T = TypeVar("T")
 Key = tuple[str, int]
 Identity = tuple[int, int]
 
@@ -238,7 +239,7 @@ class Reflex:
                 for fd in aim.grips:
                     with contextlib.suppress(ProcessLookupError):
                         signal.pidfd_send_signal(fd, signal.SIGSTOP)
-            to = "stopped" if _seen_stopped([aim.stat for aim in aims]) else "signalled"
+            to = "stopped" if seen_stopped([aim.stat for aim in aims], _stopped) else "signalled"
         finally:
             # after the signals, always: what is not told of is let go by nobody
             done = Stopped(trigger.wanted.key, tuple(aim.attempt for aim in aims), to, time.time())
@@ -246,11 +247,11 @@ class Reflex:
         return done
 
 
-def _seen_stopped(stats: Sequence[int]) -> bool:
-    """Whether every process is seen in state T (or dead), looked at for no longer than ``LOOK_S``."""
+def seen_stopped(whom: Iterable[T], stopped: Callable[[T], bool]) -> bool:
+    """Whether each of ``whom`` is seen stopped, looked at for no longer than ``LOOK_S`` in all."""
     until_s, pause_s = monotonic_s() + LOOK_S, FIRST_LOOK_S
-    for fd in stats:
-        while not _stopped(fd):
+    for each in whom:
+        while not stopped(each):
             left_s = until_s - monotonic_s()
             if left_s <= 0.0:
                 return False
@@ -260,6 +261,7 @@ def _seen_stopped(stats: Sequence[int]) -> bool:
 
 
 def _stopped(stat: int) -> bool:
+    """Whether the process of this open ``stat`` file is in state T, or dead."""
     if stat < 0:
         return False
     try:
