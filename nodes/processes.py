@@ -11,6 +11,9 @@ stands where it stood: then nobody came and nobody went. It reads only what may 
 * and a few of all others in turn, so that a late exec, or a reuse that the list above missed (a pid set by hand when a
   checkpoint is restored), is seen within ``CYCLE`` refreshes.
 
+A process whose ``stat`` reads as before, byte for byte, took no page fault and no tick of CPU time: it did not exec, and
+nothing else of it is read. (One that writes over its own arguments is seen at its turn once it has used a tick.)
+
 What cannot be read is None and says nothing; a process that cannot be read again keeps the facts it had.
 """
 
@@ -48,6 +51,7 @@ Identity = tuple[int, int | None]
 class _Entry:
     info: ProcInfo
     parent: Identity | None = None  # who it descends from, kept when that process is gone
+    stat: bytes = b""  # as read last, before its arguments
 
 
 class _Stat(NamedTuple):
@@ -219,7 +223,10 @@ class ProcessTable:
         entry = self._entries[pid]
         known = entry.info
         try:
-            stat = self._stat(pid)
+            raw = self._raw_stat(pid)
+            if raw == entry.stat:
+                return
+            stat = self._parsed(pid, raw)
         except _Gone:
             gone.append(self._remove(pid))
             return
@@ -231,9 +238,10 @@ class ProcessTable:
             return
         same = stat.name == known.name and known.start_ticks is not None
         if same and not known.kernel_thread:
-            raw = self._cmdline(pid)
-            same = raw is None or raw == _joined(known.argv)
+            arguments = self._cmdline(pid)
+            same = arguments is None or arguments == _joined(known.argv)
         if same:
+            entry.stat = raw
             return
         try:
             info = self._read(pid)
@@ -309,7 +317,12 @@ class ProcessTable:
 
     def _stat(self, pid: int) -> _Stat:
         """Raises _Gone for what has ended (a zombie too, unless other threads of it run) and OSError for unreadable."""
-        raw = self._bytes(f"{pid}/stat", 4096)
+        return self._parsed(pid, self._raw_stat(pid))
+
+    def _raw_stat(self, pid: int) -> bytes:
+        return self._bytes(f"{pid}/stat", 4096)
+
+    def _parsed(self, pid: int, raw: bytes) -> _Stat:
         try:
             low, high = raw.index(b"("), raw.rindex(b")")
             rest = raw[high + 2 :].split(None, 20)

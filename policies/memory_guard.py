@@ -128,7 +128,9 @@ def _swap_growth(state: GuardState, used: int | None) -> tuple[GuardState, float
     if used is None:
         return replace(state, swap=recent), 0.0
     least = min((was for _, was in recent), default=used)
-    return replace(state, swap=(*recent, (state.now_s, used))), max(0, used - least) / _MB
+    # a reading that a later one went below, or met, is never the least again
+    lower = tuple((at_s, was) for at_s, was in recent if was < used)
+    return replace(state, swap=(*lower, (state.now_s, used))), max(0, used - least) / _MB
 
 
 def _level(before: Level, free_pct: float | None, grown_mb: float, limits: Memory, known: bool) -> Level:

@@ -25,6 +25,7 @@ class FakeProc:
         self.root = root
         self.now_s = 0.0
         self.last_pid = 0
+        self.faults = 0
         (root / "loadavg").touch()
         self.table = ProcessTable(root, uptime_s=lambda: self.now_s)
         self.add(1, 0, name="init")
@@ -46,7 +47,8 @@ class FakeProc:
     ) -> None:
         home = self.root / str(pid)
         home.mkdir(exist_ok=True)
-        fields = [state, ppid, 0, 0, 0, -1, flags, 0, 0, 0, 0, cpu_ticks, 0, 0, 0, 20, 0, threads, 0, start]
+        self.faults += 1  # what execs, or is another process by now, has touched other pages
+        fields = [state, ppid, 0, 0, 0, -1, flags, self.faults, 0, 0, 0, cpu_ticks, 0, 0, 0, 20, 0, threads, 0, start]
         (home / "stat").write_text(f"{pid} ({name}) {' '.join(str(field) for field in fields)} 0 0\n")
         (home / "cmdline").write_bytes(b"".join(arg.encode() + b"\0" for arg in argv))
         (home / "status").write_text(f"Name:\t{name}\nUid:\t{uid}\t0\t0\t0\n")
@@ -224,6 +226,11 @@ def test_only_what_may_have_changed_is_read(fake: FakeProc, monkeypatch: pytest.
     monkeypatch.setattr(processes.os, "open", lambda path, flags: opened.append(path) or real(path, flags))
     fake.tick()
     assert len(opened) <= 2 * (302 // CYCLE + 2)
+    fake.tick(CYCLE)
+    opened.clear()
+    fake.tick(CYCLE)
+    # not one of them ran: who they are was not read again
+    assert {Path(path).name for path in opened} == {"loadavg", "stat"}
     opened.clear()
     fake.tick(CYCLE)
     assert {path for path in opened if path.endswith("/stat")} == {
@@ -332,6 +339,13 @@ def until(table: ProcessTable, holds: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+def wait_for(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
 def test_real_processes_their_exec_and_their_end() -> None:
     table = ProcessTable()
     table.refresh(time.monotonic())
@@ -355,6 +369,73 @@ def test_real_processes_their_exec_and_their_end() -> None:
         child.kill()
         child.wait()
     until(table, lambda: child.pid not in table.snapshot())
+
+
+def arguments(table: ProcessTable, pid: int) -> tuple[str, ...] | None:
+    info = table.snapshot().get(pid)
+    return None if info is None else info.argv
+
+
+def look_until(table: ProcessTable, pid: int, argv: tuple[str, ...]) -> None:
+    """Looks at a process that is young no more, until its turn has come; whether it ever shows these arguments."""
+    now_s = time.monotonic() + 2 * YOUNG_S
+    for _ in range(3 * CYCLE):
+        table.refresh(now_s)
+        if table.snapshot()[pid].argv == argv:
+            return
+    raise AssertionError(f"{table.snapshot()[pid].argv} after {3 * CYCLE} looks, and not {argv}")
+
+
+def test_a_real_late_exec_with_the_same_name_is_seen(tmp_path: Path) -> None:
+    later = ("/bin/sh", "-c", "read b")
+    child = subprocess.Popen(["/bin/sh", "-c", f"read a; exec {later[0]} -c '{later[2]}'"], stdin=subprocess.PIPE)
+    try:
+        table = ProcessTable()
+        until(table, lambda: (arguments(table, child.pid) or ("",))[0].endswith("sh"))
+        look_until(table, child.pid, table.snapshot()[child.pid].argv or ())
+        for _ in range(2 * CYCLE):  # nothing happens: it is asleep, and its stat reads the same each time
+            table.refresh(time.monotonic() + 2 * YOUNG_S)
+        assert child.stdin is not None
+        child.stdin.write(b"go\n")
+        child.stdin.flush()
+        wait_for(lambda: Path(f"/proc/{child.pid}/cmdline").read_bytes().endswith(b"-c\0read b\0"))
+        look_until(table, child.pid, later)
+    finally:
+        child.kill()
+        child.wait()
+
+
+REWRITES = """
+import ctypes, sys, time
+start, end = map(int, open("/proc/self/stat").read().rpartition(")")[2].split()[45:47])
+sys.stdin.readline()
+ctypes.memset(start, ord("x"), end - start - 1)
+until = time.process_time() + 0.1
+while time.process_time() < until:
+    pass
+print("written", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_arguments_that_a_process_writes_over_are_seen_once_it_works() -> None:
+    child = subprocess.Popen([sys.executable, "-c", REWRITES], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        table = ProcessTable()
+        until(table, lambda: (arguments(table, child.pid) or ("",))[-1] == REWRITES)
+        for _ in range(2 * CYCLE):
+            table.refresh(time.monotonic() + 2 * YOUNG_S)
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.write(b"go\n")
+        child.stdin.flush()
+        assert child.stdout.readline() == b"written\n"
+        written = Path(f"/proc/{child.pid}/cmdline").read_bytes().rstrip(b"\0")
+        assert set(written) == {ord("x")}
+        look_until(table, child.pid, (written.decode(),))
+    finally:
+        child.kill()
+        child.wait()
 
 
 def test_real_descendants_survive_their_parent_in_the_tree() -> None:

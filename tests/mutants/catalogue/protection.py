@@ -225,6 +225,13 @@ PROTECTION = [
         (f"{T_PROCESSES}::test_counts_from_another_file_system_are_not_believed",),
     ),
     Mutant(
+        "a process that was read once is never read again",
+        PROCESSES,
+        "if raw == entry.stat:",
+        "if entry.stat:",
+        (f"{T_PROCESSES}::test_a_real_late_exec_with_the_same_name_is_seen",),
+    ),
+    Mutant(
         "a verdict outlives the facts that it was of",
         "policies/rules.py",
         "if table.get(pid) is before[pid]}",
