@@ -90,7 +90,6 @@ class Attempt(ProcessTree):
     held_since_mono_s: float | None = None
     hold_unlimited: bool = False
     stopping: Stop | None = None
-    stop_since_mono_s: float | None = None
     unkillable: bool = False
     ended_mono_s: float | None = None
     cpu_s: float | None = None
@@ -126,32 +125,9 @@ class Attempt(ProcessTree):
         return "running" if self.first_phase_mono_s is not None else "starting"
 
     @property
-    def ran_since_mono_s(self) -> float | None:
-        """Since when it has been running without a break; None while it is not."""
-        if not self._spans or self._spans[-1][1] is not None or self.first_phase_mono_s is None:
-            return None
-        return max(self._spans[-1][0], self.first_phase_mono_s)
-
-    @property
     def transitions(self) -> list[tuple[float, float | None]]:
         """Stretches ``(from, to)`` in which it was free to run; ``to`` is None for the open one."""
         return list(self._spans)
-
-    def ran_between(self, a_mono_s: float, b_mono_s: float) -> float:
-        """Seconds of ``[a, b]`` in which the work ran: from its first phase on, and not held.
-
-        A runner that writes no phase counts from five minutes after its start. A hold counts from the moment it was asked
-        for (its last unit is not credited).
-        """
-        begun = self.first_phase_mono_s
-        if begun is None:
-            return 0.0
-        total = 0.0
-        for start, end in self._spans:
-            low = max(a_mono_s, start, begun)
-            high = b_mono_s if end is None else min(b_mono_s, end)
-            total += max(0.0, high - low)
-        return total
 
     def unheld_s(self, now: float) -> float:
         """Seconds that count against ``timeout_s``: all since the start but those held, earlier agents' watch included."""
@@ -267,7 +243,6 @@ class Attempt(ProcessTree):
         if self.stopping is not None:
             return
         self.stopping = stop
-        self.stop_since_mono_s = now
         self.close_span(now)
         self._pause_asked = False
         with contextlib.suppress(OSError):
@@ -345,7 +320,6 @@ class Attempt(ProcessTree):
             return True
         if told.get("how") == "ended":
             self.stopping = Stop(str(told.get("why")), requeue=True, fault=False, by="launcher")
-            self.stop_since_mono_s = now
             self.close_span(now)
             self._kill_at = now + 2.0 * self.stop_grace_s
             return True
