@@ -30,9 +30,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nodes.jobs import cgroup, guardian, proctree, runnerstart
+    from nodes.jobs import below, cgroup, guardian, proctree, runnerstart
 else:
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    import below
     import cgroup
     import guardian
     import proctree
@@ -49,8 +50,6 @@ PAUSE_CHECK_S = 0.5
 # more than this share of a core, measured over PAUSE_CHECK_S, is not a pause
 PAUSE_CPU_MAX = 0.1
 FREEZE_DEADLINE_S = 10.0
-# the freezer closes over a tree that signals have stopped; one that goes on forking is not waited for
-SEAL_AFTER_S = 0.1
 OUTPUT_BYTES = 1 << 20
 
 
@@ -87,7 +86,7 @@ class Launcher:
         me = self.system.stat(os.getpid())
         assert me is not None
         self.me = me
-        self.group: cgroup.Group | None = None
+        self.below = below.Below(self.system, me)
         self.runner: proctree.Proc | None = None
         self.status: int | None = None
         self.ended_by: str | None = None
@@ -196,8 +195,8 @@ class Launcher:
         path = self.told.get("cgroup")
         if path is not None:
             group = cgroup.Group(path, self.told["attempt_id"])
-            self.group = group if group.add(pid) else None
-        self._tell("runner.json", self.runner, cgroup=self.group.path if self.group is not None else None)
+            self.below.group = group if group.add(pid) else None
+        self._tell("runner.json", self.runner, cgroup=self.below.group.path if self.below.group is not None else None)
         os.write(go_write, b"g")
         os.close(go_write)
 
@@ -275,7 +274,7 @@ class Launcher:
         # act first: a slow disk must not hold the brake back
         if how == "frozen":
             self.freeze_until = now + FREEZE_DEADLINE_S
-            self._freeze()
+            self.below.stop()
         if "cooperative_pause" in self.capabilities:
             self.paused_ns = self._document(pause=True, reason=why)
             self.pause_check_at = now + PAUSE_GRACE_S
@@ -292,7 +291,7 @@ class Launcher:
     def _step(self, now: float) -> None:
         if self.kill_at is not None:
             if now >= self.kill_at:
-                self._kill()
+                self.below.kill()
             return
         if self.told_to_end is not None:
             self.end(f"the launcher was told to end by signal {self.told_to_end}")
@@ -302,8 +301,8 @@ class Launcher:
         if now - self.lost_since > self.adopt_s:
             self.end(f"no agent took the attempt over in {self.adopt_s:g} s")
         elif self.freeze_until is not None:
-            self._freeze()
-            if self._at_rest(now):
+            self.below.stop()
+            if self.below.at_rest(since_s=now - self.lost_since):
                 self.freeze_until = None
             elif now > self.freeze_until:
                 self.end("the tree could not be stopped")
@@ -315,7 +314,7 @@ class Launcher:
             # CPU time says nothing of what a GPU still does: unknown is not at rest
             self.end("paused by document, and it did not confirm that it left the GPU")
             return
-        used = sum(proc.own_ticks + proc.reaped_ticks for proc in self._below())
+        used = sum(proc.own_ticks + proc.reaped_ticks for proc in self.below.processes())
         if self.pause_sample is not None:
             since, before = self.pause_sample
             if (used - before) / proctree.CLOCK_TICKS > PAUSE_CPU_MAX * (now - since):
@@ -337,47 +336,13 @@ class Launcher:
         self.kill_at = time.monotonic() + self.grace_s
         self.freeze_until = None
         self._document(stop=True, pause=False, reason=why)
-        if self.group is not None:
-            self.group.thaw()
-        self._signal(signal.SIGCONT)
+        if self.below.group is not None:
+            self.below.group.thaw()
+        self.below.send(signal.SIGCONT)
         if self.runner is not None and self.status is None:
             self.system.kill(self.runner.pid, self.runner.start_ticks, signal.SIGTERM)
 
     # -- acts -----------------------------------------------------------------------------------------------------------
-
-    def _below(self) -> list[proctree.Proc]:
-        return proctree.walk(self.system, [(self.me.pid, self.me.start_ticks)])[1:]
-
-    def _signal(self, sig: int) -> None:
-        proctree.signal_tree(self.system, self._below(), sig)
-
-    def _freeze(self) -> None:
-        """Stop until no process is left that runs; a new child of a process not yet stopped is found by the next walk."""
-        for _ in range(5):
-            running = [proc for proc in self._below() if proc.state not in proctree.STOPPED and not proc.dead]
-            if not running:
-                return
-            proctree.signal_tree(self.system, running, signal.SIGSTOP)
-
-    def _at_rest(self, now: float) -> bool:
-        """Every process stopped; with a freezer: sealed by it, and the kernel says that it has reached all of them."""
-        below = self._below()
-        stopped = all(proc.dead or proc.state in proctree.STOPPED for proc in below)
-        if self.group is None:
-            return stopped
-        if stopped or (self.lost_since is not None and now - self.lost_since > SEAL_AFTER_S):
-            self.group.freeze()
-        if not self.group.frozen:
-            return stopped and self.group.frozen is None
-        inside = set(self.group.pids())
-        return all(proc.dead or proc.state in proctree.STOPPED or proc.pid in inside for proc in below)
-
-    def _kill(self) -> None:
-        """Everything below, frozen or not."""
-        if self.group is not None:
-            self.group.kill()
-            self.group.thaw()
-        self._signal(signal.SIGKILL)
 
     def _document(self, **change: Any) -> int:
         """Newer control document than the last one, then the nudge, to the runner alone.
@@ -420,21 +385,21 @@ class Launcher:
         self.left = self._left_behind(float(self.told.get("linger_s", 0.0)))
         pause_s = 0.002
         while self._reap():
-            self._kill()
+            self.below.kill()
             self._pump()
             time.sleep(pause_s)
             pause_s = min(pause_s * 2.0, 0.25)
         self._pump()
-        if self.group is not None:
-            self.group.kill()
-            self.group_cpu_s = self.group.cpu_s() or 0.0
-            self.group.remove()
+        if self.below.group is not None:
+            self.below.group.kill()
+            self.group_cpu_s = self.below.group.cpu_s() or 0.0
+            self.below.group.remove()
 
     def _left_behind(self, linger_s: float) -> list[str]:
         """Names of the processes that outlive the runner by more than ``linger_s``."""
         deadline = time.monotonic() + linger_s
         while True:
-            left = [proc for proc in self._below() if not proc.dead]
+            left = [proc for proc in self.below.processes() if not proc.dead]
             if not left or time.monotonic() >= deadline:
                 return [f"{proctree.name_of(proc.pid)} ({proc.pid})" for proc in left]
             self._reap()

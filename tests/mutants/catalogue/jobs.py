@@ -77,9 +77,9 @@ JOBS = [
     ),
     Mutant(
         "the launcher stops its runner alone",
-        LAUNCHER,
-        "running = [proc for proc in self._below() if proc.state not in",
-        "running = [proc for proc in self._below()[:1] if proc.state not in",
+        "nodes/jobs/below.py",
+        "running = [proc for proc in self.processes() if proc.state not in",
+        "running = [proc for proc in self.processes()[:1] if proc.state not in",
         (f"{T_LAUNCHER}::test_freeze_ok_is_frozen_when_the_agent_is_killed_and_goes_on_when_released",),
     ),
     Mutant(
