@@ -56,6 +56,7 @@ def llmserve_batch(
     width: Annotated[int, Field(ge=1, le=64)] = 16,
     raw: bool = False,
     context: Annotated[int, Field(ge=16)] | None = None,
+    wall_s: Annotated[float, Field(ge=0.1, le=86400.0)] | None = None,
     batch: str = "",
 ) -> State[Any]:
     """Send prompts through a language model, beside whatever the node protects.
@@ -75,24 +76,31 @@ def llmserve_batch(
         width: Prompts decoded together, at most.
         raw: Give prompts to the model as they are, not as a user's message in its chat template.
         context: Longest prompt and answer together, in tokens; empty for what the model was made for.
+        wall_s: A prompt that has generated for so many seconds, time held left out, ends with what it has; empty for 900.
         batch: A batch that is in the store already, as `cotenant llmserve queue` made it; prompts and options are then its own.
     """
     log = get_run_logger()
     flow_run_id = str(flow_run.id)
     settings = Settings.from_env()
     name = batch or batch_id(flow_run_id)
-    work = BatchWork(connect(node), settings.store, name, log)
+    work = BatchWork(connect(node), settings.store, name, log, node)
+    begun = False
     try:
         if not batch:
             spec = BatchSpec(
                 node=node, model=model, backend=backend, max_tokens=max_tokens, temperature=temperature, top_p=top_p,
                 top_k=top_k, seed=seed, stop=tuple(stop or ()), per_job=per_job, width=width, raw=raw, context=context,
+                wall_s=wall_s,
             )  # fmt: skip
             make(work, spec, prompts or [], flow_run_id)
         begin_batch(work, flow_run_id)
+        begun = True
         return drive(work, flow_run_id)
     except Refused as refusal:
-        return Failed(name="Refused", message=refused_words(refusal))
+        words = refused_words(refusal)
+        if begun:
+            work.end("failed", words)
+        return Failed(name="Refused", message=words)
     except BatchStopped as stopped:
         work.end("failed", str(stopped))
         return Failed(message=f"{stopped}. {batch_words(work.status())}")

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from policies.prompts import model_words
+
 __all__ = ["batch_words", "report_markdown"]
 
 
 def batch_words(status: Mapping[str, Any]) -> str:
-    """``480 of 500 done, 2 failed, 18 open; 31.2 tokens/s busy, 12.0 wall``."""
+    """``480 of 500 done, 3 of them cut at the time limit, 2 failed, 18 open; 31.2 tokens/s busy, 12.0 wall``."""
     words = f"{status['done']} of {status['total']} done"
+    figures = status["figures"]
+    words += f", {figures['at_limit']} of them cut at the time limit" if figures.get("at_limit") else ""
     words += f", {status['failed']} failed" if status["failed"] else ""
     words += f", {status['open']} open" if status["open"] else ""
-    figures = status["figures"]
     busy, wall = figures.get("tokens_per_busy_s"), figures.get("tokens_per_wall_s")
     if busy is not None and wall is not None:
         words += f"; {busy:.1f} tokens/s busy, {wall:.1f} wall"
@@ -25,7 +28,8 @@ def report_markdown(status: Mapping[str, Any]) -> str:
     figures, spec = status["figures"], status["spec"]
     rows = [
         ("prompts", f"{status['total']}: {status['done']} done, {status['failed']} failed"),
-        ("model", f"{spec['model'] or 'stand-in'} ({spec['backend']})"),
+        ("model", f"{model_words(spec)} ({spec['backend']})"),
+        ("cut at the time limit (wall_s)", figures.get("at_limit") or 0),
         ("jobs", status["jobs"]),
         ("tokens generated", figures.get("tokens")),
         ("tokens a busy second", figures.get("tokens_per_busy_s")),

@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from cotenant import store
 from nodes.client import AgentUnreachable
-from policies.prompts import BatchSpec, job_payload, progress_of
+from policies.prompts import BatchSpec, job_key, job_payload, progress_of
 from policies.refusal import Refused
 from tasks.agent_link import Agent, AgentLost, Patience
 
@@ -44,11 +44,10 @@ class BatchStopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A job of the batch: ``job`` is the agent's number, once it has one."""
+    """A job of the batch: its number in the batch and with the agent, and up to where its events were taken over."""
 
     number: int
-    prompts: list[tuple[int, dict[str, Any]]]
-    job: int | None
+    job: int
     place: int
 
 
@@ -60,6 +59,8 @@ class BatchWork:
     url: str
     batch: str
     log: Log
+    node: str = ""
+    """Where the agent is; empty in tests, where only one can be meant."""
     patience: Patience = field(default_factory=Patience)
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
@@ -108,9 +109,16 @@ class BatchWork:
         """Take the batch on; its status.
 
         Raises:
-            Refused: there is no such batch.
+            Refused: there is no such batch, or it is another node's: its jobs have their numbers there.
         """
         status = self.status()
+        if self.node and status["node"] != self.node:
+            raise Refused(
+                "BATCH_OTHER_NODE",
+                f"batch {self.batch}",
+                f"it is of node {status['node']}, not of {self.node}",
+                f"run it with node {status['node']}, or queue its open prompts on {self.node}",
+            )
         if status["state"] != "open" and status["job"] is not None:
             # whatever became of that job was asked for: its answers are taken over, its end stops nothing
             self._left_over.add(status["job"])
@@ -127,23 +135,28 @@ class BatchWork:
 
     def next(self) -> Chunk | None:
         """The job to see to, submitted; None when no prompt is open."""
-        found = self.keep(lambda engine: store.next_job(engine, self.batch))
-        if found is None:
-            return None
-        job = found["job"] if found["job"] is not None else self._submit(found)
-        return Chunk(found["number"], found["prompts"], job, found["place"])
+        while (found := self.keep(lambda engine: store.next_job(engine, self.batch))) is not None:
+            if found["prompts"]:
+                job = self._submit(found)
+                return Chunk(found["number"], job, found["place"] if job == found["job"] else 0)
+            # all of it was answered before its end was seen
+            self.keep(lambda engine, number=found["number"]: store.end_job(engine, self.batch, number, "done"))
+        return None
 
     def _submit(self, found: Mapping[str, Any]) -> int:
+        """The agent's number of the job: by its key, as an agent that lost its journal gives its numbers to other jobs."""
         spec = BatchSpec.model_validate(self.status()["spec"])
         asked = self.ask(
             "job_submit",
             module=MODULE,
             stage=STAGE,
             payload=job_payload(spec, found["prompts"]),
-            # asked again after a crash in between, the agent gives the same job
-            key=f"{self.batch}/{found['number']}",
+            # asked again, the agent gives the same job
+            key=job_key(self.batch, found["number"]),
         )
         job = int(asked["job"])
+        if found["job"] not in (None, job):
+            self.log.warning("the agent does not know job %s any more: its open prompts are job %s", found["job"], job)
         self.keep(lambda engine: store.set_job(engine, self.batch, found["number"], job))
         return job
 
@@ -153,7 +166,6 @@ class BatchWork:
         Raises:
             BatchStopped: somebody cancelled the job, or it failed in a way that every other one would.
         """
-        assert chunk.job is not None
         place, closed = chunk.place, 0
         while True:
             place, more, ended = self._take(chunk, place)
@@ -210,17 +222,17 @@ class BatchWork:
 
     def _unanswered(self, chunk: Chunk) -> bool:
         """A runner that ends well without an answer to each prompt has failed them."""
-        numbers = {number for number, _ in chunk.prompts}
-        rows = self.keep(lambda engine: list(store.prompt_rows(engine, self.batch)))
-        return any(row["state"] == "open" and row["number"] in numbers for row in rows)
+        return bool(self.keep(lambda engine: store.is_unanswered(engine, self.batch, chunk.number)))
 
     def cancel(self) -> None:
         """Stop the batch's job and take over what it had finished; within the time that a cancelled flow has."""
         until = self.clock() + CANCEL_WITHIN_S
         found = self.keep(lambda engine: store.batch_jobs(engine, self.batch))
         for row in (row for row in found if row["state"] == "open" and row["job"] is not None):
+            if not self._is_ours(row):
+                continue
             self.ask("job_cancel", job=row["job"])
-            chunk = Chunk(row["number"], [], row["job"], row["place"])
+            chunk = Chunk(row["number"], row["job"], row["place"])
             place, ended = chunk.place, False
             while not ended and self.clock() < until:
                 place, _, ended = self._take(chunk, place)
@@ -229,6 +241,14 @@ class BatchWork:
             if ended:
                 self.keep(lambda engine, number=chunk.number: store.end_job(engine, self.batch, number, "cancelled"))
         self.end("cancelled", "the flow run was cancelled")
+
+    def _is_ours(self, row: Mapping[str, Any]) -> bool:
+        """Whether the agent still means our job by this number."""
+        try:
+            key = self.ask("job_show", job=row["job"]).get("key")
+        except Refused:
+            return False
+        return key in (None, job_key(self.batch, row["number"]))
 
     def end(self, state: str, reason: str | None = None) -> None:
         self.keep(lambda engine: store.end_batch(engine, self.batch, state, reason))

@@ -63,6 +63,10 @@ def _queue(llmserve: typer.Typer) -> None:
         per_job: Annotated[int | None, typer.Option("--per-job", help="Prompts a job takes; 100.")] = None,
         width: Annotated[int | None, typer.Option("--width", help="Prompts decoded together, at most; 16.")] = None,
         context: Annotated[int | None, typer.Option("--context", help="Longest prompt and answer, in tokens.")] = None,
+        wall_s: Annotated[
+            float | None,
+            typer.Option("--wall-s", help="Longest that a prompt may generate, time held left out; 900 s."),
+        ] = None,
         skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out lines that cannot be used.")] = False,
         dedupe: Annotated[bool, typer.Option("--dedupe", help="Queue nothing that was queued before.")] = False,
         node: NodeOption = None,
@@ -91,6 +95,7 @@ def _queue(llmserve: typer.Typer) -> None:
             "per_job": per_job,
             "width": width,
             "context": context,
+            "wall_s": wall_s,
         }
         return queue(in_force, spec_of(asked, parsed), parsed, source, dedupe=dedupe, notes=notes)
 
@@ -137,13 +142,12 @@ def _look(llmserve: typer.Typer) -> None:
         from cotenant import store
         from cotenant.cli.llmserve_show import one_batch
         from cotenant.cli.runs import made_store
-        from policies.prompts import result_lines
+        from policies.prompts import model_words, result_lines
 
         in_force = settings()
         engine = made_store(in_force, f"batch {batch!r}")
         found = one_batch(in_force, engine, batch)
-        model = found["spec"]["model"] or "stand-in"
-        lines = result_lines(batch, model, found["format"], store.prompt_rows(engine, batch))
+        lines = result_lines(batch, model_words(found["spec"]), found["format"], store.prompt_rows(engine, batch))
         counts = {key: found[key] for key in ("batch", "state", "total", "done", "failed", "open")}
         code = Exit.OTHER_ANSWER if found["open"] or found["failed"] else Exit.DONE
         if out is None:

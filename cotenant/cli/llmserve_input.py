@@ -176,6 +176,12 @@ def check_model(settings: Settings, spec: BatchSpec, notes: list[str]) -> None:
         raise Refused("MODEL_UNKNOWN", what, why, "cotenant llmserve add-model PATH, or --model NAME")
     if not found["ok"]:
         raise Refused("MODEL_BAD", f"model {spec.model}", str(found["why"]), "copy the file again, or name another one")
+    needs = {"gguf": "llamacpp", "mlx": "mlx"}.get(str(found.get("kind")))
+    if needs is not None and (spec.backend not in ("auto", needs) or needs not in there):
+        why = f"it needs backend {needs}, and " + (
+            f"the batch asks for {spec.backend}" if needs in there else f"node {spec.node} has {', '.join(there)}"
+        )
+        raise Refused("MODEL_OTHER_BACKEND", f"model {spec.model}", why, "name another model, or leave --backend out")
 
 
 def _queued(data: dict[str, Any]) -> Iterator[str]:

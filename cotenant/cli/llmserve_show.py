@@ -103,6 +103,7 @@ def words(status: dict[str, Any]) -> str:
 
 def batch_view(status: dict[str, Any]) -> Iterator[RenderableType]:
     from cotenant.cli.render import fields
+    from policies.prompts import model_words
 
     figures, now = status["figures"], status.get("now") or {}
     yield fields(
@@ -111,8 +112,9 @@ def batch_view(status: dict[str, Any]) -> Iterator[RenderableType]:
             ("state", status["state"] if not status["reason"] else f"{status['state']}: {status['reason']}"),
             ("node", status["node"]),
             ("from", status["source"]),
-            ("model", status["spec"]["model"] or "stand-in"),
+            ("model", model_words(status["spec"])),
             ("prompts", f"{_bar(status)} {status['done']} of {status['total']} done, {status['failed']} failed"),
+            ("cut at limit", figures.get("at_limit") or None),
             ("tokens/s, busy", figures.get("tokens_per_busy_s")),
             ("tokens/s, wall", figures.get("tokens_per_wall_s")),
             ("job", f"{now['job']}, {now['state']}" if now else None),
@@ -133,6 +135,7 @@ def _bar(status: dict[str, Any], width: int = 24) -> str:
 
 def batches_view(rows: list[dict[str, Any]]) -> Iterator[RenderableType]:
     from cotenant.cli.render import table, when
+    from policies.prompts import model_words
 
     if not rows:
         yield "no batches"
@@ -147,7 +150,7 @@ def batches_view(rows: list[dict[str, Any]]) -> Iterator[RenderableType]:
                 row["done"],
                 row["failed"],
                 row["open"],
-                row["spec"]["model"] or "stand-in",
+                model_words(row["spec"]),
                 row["source"],
                 when(row["created_at"]),
             )

@@ -23,6 +23,7 @@ __all__ = [
     "batch_status",
     "end_batch",
     "end_job",
+    "is_unanswered",
     "list_batches",
     "make_batch",
     "next_job",
@@ -107,7 +108,7 @@ def next_job(engine: Engine, batch: str) -> dict[str, Any] | None:
     """The job to see to: the one that has not ended, else a new one of the next open prompts; None when none is open.
 
     Returns:
-        ``{number, job, place, prompts: [(number, body)]}``; ``job`` is None until the agent has named it.
+        ``{number, job, place, prompts: [(number, body)]}``: its prompts that are open; ``job`` is None until the agent has named it.
     """
     with writing(engine) as session:
         spec = BatchSpec.model_validate(session.get_one(Batch, batch).spec)
@@ -116,7 +117,7 @@ def next_job(engine: Engine, batch: str) -> dict[str, Any] | None:
             job = _new_job(session, batch, spec)
         if job is None:
             return None
-        wanted = select(Prompt.number, Prompt.body).where(Prompt.batch == batch, Prompt.number.in_(job.numbers))
+        wanted = select(Prompt.number, Prompt.body).where(*_open_of(batch, job))
         prompts = [(number, body) for number, body in session.execute(wanted.order_by(Prompt.number))]
         return {"number": job.number, "job": job.job, "place": job.place, "prompts": prompts}
 
@@ -147,9 +148,23 @@ def _new_job(session: Session, batch: str, spec: BatchSpec) -> BatchJob | None:
     return job
 
 
+def _open_of(batch: str, job: BatchJob) -> tuple[Any, ...]:
+    return Prompt.batch == batch, Prompt.state == "open", Prompt.number.in_(job.numbers)
+
+
+def is_unanswered(engine: Engine, batch: str, number: int) -> bool:
+    """Whether a job of the batch left any of its prompts open."""
+    with reading(engine) as session:
+        job = session.get_one(BatchJob, (batch, number))
+        return session.scalar(select(Prompt.number).where(*_open_of(batch, job)).limit(1)) is not None
+
+
 def set_job(engine: Engine, batch: str, number: int, job: int) -> None:
+    """Note the agent's number of the job. Another one than before is another job: none of its events was taken over."""
     with writing(engine) as session:
-        session.get_one(BatchJob, (batch, number)).job = job
+        found = session.get_one(BatchJob, (batch, number))
+        if found.job != job:
+            found.job, found.place = job, 0
 
 
 def take_over(
@@ -207,9 +222,9 @@ def _close(session: Session, batch: str, number: int, answer: Mapping[str, Any])
 
 
 def _figures(kept: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """A runner counts from its own start: figures that fell begin another attempt, and those before it are added to."""
+    """A runner counts from its own start: those of another attempt are added to, known by its name, else by figures that fell."""
     before, last = dict(kept.get("before") or {}), dict(kept.get("now") or {})
-    if now.get("wall_s", 0) < last.get("wall_s", 0):
+    if now.get("attempt") != last.get("attempt", now.get("attempt")) or now.get("wall_s", 0) < last.get("wall_s", 0):
         before, last = added(before, last), {}
     return {"before": before, "now": dict(now)}
 
@@ -227,7 +242,7 @@ def end_job(engine: Engine, batch: str, number: int, outcome: str, *, failed: st
         job.state, job.outcome = "ended", outcome
         if failed is None:
             return
-        mine = (Prompt.batch == batch, Prompt.state == "open", Prompt.number.in_(job.numbers))
+        mine = _open_of(batch, job)
         session.execute(update(Prompt).where(*mine).values(tries=Prompt.tries + 1))
         given_up = {"error": {"code": "job_failed", "message": f"its jobs failed {TRIES_MAX} times: {failed}"}}
         session.execute(

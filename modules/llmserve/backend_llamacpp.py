@@ -14,6 +14,7 @@ from typing import Any
 
 import llama_cpp as lib
 import models
+from batching import BadPrompt
 from gguf import BadModel, read_header
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 from prompts import Prompt, Request, Sampling
@@ -57,6 +58,7 @@ class LlamaBackend:
         trained = lib.llama_model_n_ctx_train(self._model)
         self.context = min(trained, request.context or trained)
         self._add_bos = lib.llama_vocab_get_add_bos(self._vocab)
+        self._template_why = ""
         self._format = self._chat_format()
         self._ctx: Any = None
         self._need = CELLS
@@ -72,17 +74,25 @@ class LlamaBackend:
         if not template:
             return None
         bos, eos = (lib.llama_vocab_bos(self._vocab), lib.llama_vocab_eos(self._vocab))
-        texts = [(lib.llama_vocab_get_text(self._vocab, one) or b"").decode() if one >= 0 else "" for one in (bos, eos)]
-        return Jinja2ChatFormatter(template.decode("utf-8", "replace"), bos_token=texts[0], eos_token=texts[1])
+        texts = [
+            (lib.llama_vocab_get_text(self._vocab, one) or b"").decode("utf-8", "replace") if one >= 0 else ""
+            for one in (bos, eos)
+        ]
+        try:
+            return Jinja2ChatFormatter(template.decode("utf-8", "replace"), bos_token=texts[0], eos_token=texts[1])
+        except Exception as error:  # a template is a program of whoever made the model: raw prompts need none
+            self._template_why = f"the model's chat template cannot be read ({error}); raw prompts need none (--raw)"
+            return None
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Tokens of the prompt; chat messages through the model's own template, or joined where it has none."""
         if prompt.text is not None:
             tokens = self._tokens(prompt.text, special=False, add_bos=self._add_bos)
+        elif self._template_why:
+            raise BadPrompt(self._template_why)
         elif self._format is not None:
-            turns: Any = [{"role": role, "content": content} for role, content in prompt.messages]
             # the template writes the beginning itself
-            tokens = self._tokens(self._format(messages=turns).prompt, special=True, add_bos=False)
+            tokens = self._tokens(self._templated(self._format, prompt), special=True, add_bos=False)
         else:
             text = "\n".join(content for _, content in prompt.messages)
             tokens = self._tokens(text, special=False, add_bos=self._add_bos)
@@ -91,13 +101,21 @@ class LlamaBackend:
             self._need = max(self._need, -(-room // CELLS) * CELLS)
         return tokens
 
+    @staticmethod
+    def _templated(form: Jinja2ChatFormatter, prompt: Prompt) -> str:
+        turns: Any = [{"role": role, "content": content} for role, content in prompt.messages]
+        try:
+            return str(form(messages=turns).prompt)
+        except Exception as error:  # many refuse a role, or turns that do not alternate
+            raise BadPrompt(f"the model's chat template refuses it: {error}") from error
+
     def _tokens(self, text: str, *, special: bool, add_bos: bool) -> list[int]:
         raw = text.encode("utf-8", "replace")
         room = len(raw) + 8
         found = (lib.llama_token * room)()
         count = lib.llama_tokenize(self._vocab, raw, len(raw), found, room, add_bos, special)
         if count < 0:
-            raise BackendFailed(f"a prompt of {len(raw)} bytes cannot be made into tokens ({count})")
+            raise BadPrompt(f"its {len(raw)} bytes cannot be made into tokens ({count})")
         return list(found[:count])
 
     @functools.lru_cache(maxsize=1 << 16)  # noqa: B019 - one backend a process

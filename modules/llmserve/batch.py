@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -52,8 +53,11 @@ def run(ctl: Control, payload: Any, events_path: str | None) -> tuple[dict[str, 
             raise _no_memory(request, error) from error
         except RuntimeError as error:
             raise Failed("llmserve/backend_failed", str(error), fault=None, code=1) from error
+        except OSError as error:  # the events cannot be written: no prompt is at fault
+            raise Failed("llmserve/not_recorded", str(error), fault="transient", code=75) from error
         finally:
-            reporter.beat(at_once=True)
+            with contextlib.suppress(OSError):
+                reporter.beat(at_once=True)
             backend.close()
     finally:
         duty.close()
@@ -169,7 +173,9 @@ class _Reporter:
         now_s = time.monotonic()
         if at_once or now_s - self._told_s >= BEAT_S:
             self._told_s = now_s
-            self._events.write("progress", done=len(self._answers), total=self._total, **self.figures())
+            attempt = os.environ.get("OARBANK_ATTEMPT_ID", "")
+            told = {"done": len(self._answers), "total": self._total, "attempt": attempt}
+            self._events.write("progress", **told, **self.figures())
 
     def figures(self) -> dict[str, Any]:
         """``busy_s`` leaves out what was idled for the duty, ``wall_s`` leaves out nothing."""
@@ -184,6 +190,7 @@ class _Reporter:
             "unit_worst_s": round(seen.unit_worst_s, 4),
             "yield_s": round(seen.yield_s, 4),
             "width_most": seen.width_most,
+            "at_limit": seen.at_limit,
             "busy_s": round(self._duty.busy_s - self._busy_before_s, 3),
             "idle_s": round(self._duty.idle_s, 3),
             "paused_s": round(self._ctl.paused_s, 3),

@@ -20,6 +20,10 @@ from sizing import Sizer
 PREFIX_MIN = 16
 
 
+class BadPrompt(ValueError):
+    """This one prompt cannot be given to the model; the text says why. The others can."""
+
+
 class Backend(Protocol):
     """What a backend does. Only ``open`` and ``step`` work on the device."""
 
@@ -32,7 +36,10 @@ class Backend(Protocol):
     unit_max: int
     """Tokens that one ``step`` can hold."""
 
-    def encode(self, prompt: Prompt) -> list[int]: ...
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Its tokens. Raises ``BadPrompt``, as where the model's chat template refuses it."""
+        ...
+
     def open(self, shared: list[int]) -> None:
         """Once, when every prompt was encoded: what they all begin with. ``width`` may come out smaller, for want of memory."""
 
@@ -69,6 +76,8 @@ class Figures:
     unit_worst_s: float = 0.0
     yield_s: float = 0.0
     width_most: int = 0
+    at_limit: int = 0
+    """Prompts that the wall limit ended before they were done."""
 
 
 class Batch:
@@ -130,7 +139,11 @@ class Batch:
         self._since = self._own_s()
 
     def _admit(self, prompt: Prompt) -> None:
-        tokens = self.backend.encode(prompt)
+        try:
+            tokens = self.backend.encode(prompt)
+        except BadPrompt as error:
+            self._refuse(prompt, 0, "bad_prompt", str(error))
+            return
         room = self.backend.context - len(tokens)
         if not tokens:
             self._refuse(prompt, 0, "empty_prompt", "it has no token")
@@ -178,6 +191,7 @@ class Batch:
         for slot, sequence in list(self._live.items()):
             if sequence.finish is None and now_s - sequence.began_s > self.wall_s:
                 sequence.finish = "wall"
+                self.figures.at_limit += 1
             if sequence.finish is not None:
                 self.backend.stop(slot)
                 del self._live[slot]

@@ -37,8 +37,10 @@ def find(name: str, backend: str) -> Path:
         BadModel: there is none of that name, or it is none for this backend.
     """
     path = folder() / name
-    if not path.exists():
+    if not name or not path.exists():
         there = ", ".join(sorted(one.name for one in _entries())) or "none"
+        if not name:
+            raise BadModel(f"none was named; there is: {there}")
         raise BadModel(f"there is no model {name!r} here; there is: {there}")
     if backend == "llamacpp" and not path.is_file():
         raise BadModel("it is no file, and llama.cpp loads GGUF files")

@@ -10,6 +10,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 def main(path: str) -> int:
     from backend_llamacpp import BackendFailed, LlamaBackend
+    from batching import BadPrompt
     from gguf import BadModel
     from prompts import parse
 
@@ -22,9 +23,12 @@ def main(path: str) -> int:
         backend.start(0, tokens or [0], request.prompts[0].sampling)
         backend.step(len(tokens) or 1)
         backend.close()
-    except (BadModel, BackendFailed) as error:
+    except (BadModel, BackendFailed, BadPrompt) as error:
         print(error)
         return 2
+    except Exception as error:  # not the file's fault, or not known to be: tried again, and said
+        print(f"{type(error).__name__}: {error}")
+        return 1
     return 0
 
 

@@ -24,6 +24,8 @@ class Sequence:
     _text: str = ""
     _decoder: Any = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"))
     _searched: int = 0
+    _cut: bool = False
+    """At a stop text: what came after it is not part of the answer."""
 
     def take(self, piece: bytes, now_s: float, *, end: bool) -> None:
         """One generated token. ``end``: it is one that ends the text and says nothing itself."""
@@ -47,11 +49,10 @@ class Sequence:
         found = [at for at in (self._text.find(stop, since) for stop in self.prompt.stop) if at >= 0]
         self._searched = len(self._text)
         if found:
-            self._text = self._text[: min(found)]
-        return bool(found)
+            self._text, self._cut = self._text[: min(found)], True
+        return self._cut
 
     @property
     def text(self) -> str:
-        if self.finish != "stop":
-            return self._text + self._decoder.decode(b"", final=True)
-        return self._text
+        """Whole, once it is finished: a character that was begun shows as the mark for one that is not there."""
+        return self._text if self._cut else self._text + self._decoder.decode(b"", final=True)

@@ -76,9 +76,7 @@ class Job:
 
     def as_dict(self) -> dict[str, Any]:
         """The record of the socket's ``job_list``; ``share`` and ``duty`` belong to a live attempt."""
-        names = (
-            "job module stage state outcome code reason remedy attempt attempts feed_of queued_at started_at ended_at"
-        )
+        names = "job key module stage state outcome code reason remedy attempt attempts feed_of queued_at started_at ended_at"
         return {**{name: getattr(self, name) for name in names.split()}, "share": None, "duty": None}
 
 

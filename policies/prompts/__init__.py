@@ -5,7 +5,7 @@ from __future__ import annotations
 from policies.prompts.figures import added, progress_of, rates
 from policies.prompts.inputs import BadLine, Item, Parsed, digest_of, parse_list, parse_text
 from policies.prompts.outputs import result_lines
-from policies.prompts.spec import PER_JOB, BatchSpec, batch_id, chunk_size, job_payload, sized
+from policies.prompts.spec import PER_JOB, BatchSpec, batch_id, chunk_size, job_key, job_payload, model_words, sized
 
 __all__ = [
     "PER_JOB",
@@ -17,7 +17,9 @@ __all__ = [
     "batch_id",
     "chunk_size",
     "digest_of",
+    "job_key",
     "job_payload",
+    "model_words",
     "parse_list",
     "parse_text",
     "progress_of",

@@ -8,7 +8,18 @@ from typing import Any
 
 __all__ = ["added", "progress_of", "rates"]
 
-_SUMS = ("tokens", "prompt_tokens", "shared_tokens", "units", "busy_s", "idle_s", "paused_s", "wall_s", "load_s")
+_SUMS = (
+    "tokens",
+    "prompt_tokens",
+    "shared_tokens",
+    "units",
+    "at_limit",
+    "busy_s",
+    "idle_s",
+    "paused_s",
+    "wall_s",
+    "load_s",
+)
 _WORST = ("unit_worst_s", "yield_s", "width_most", "peak_rss_mb")
 
 
@@ -28,7 +39,9 @@ def progress_of(lines: Iterable[str]) -> tuple[list[dict[str, Any]], list[dict[s
         if event.get("name") == "prompt" and isinstance(event.get("answer"), dict):
             answers.append(event["answer"])
         elif event.get("type") == "progress":
-            figures.append({name: event[name] for name in (*_SUMS, *_WORST) if _number(event.get(name))})
+            told = {name: event[name] for name in (*_SUMS, *_WORST) if _number(event.get(name))}
+            attempt = event.get("attempt")
+            figures.append(told | ({"attempt": attempt} if isinstance(attempt, str) and attempt else {}))
     return answers, figures
 
 

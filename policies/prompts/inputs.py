@@ -117,6 +117,8 @@ def _parse(entries: Iterable[tuple[int, Any]]) -> Parsed:
             item = _request(entry, models) if mine == "openai" else _plain(entry)
             if item.custom_id is not None and item.custom_id in seen:
                 raise _Bad(f"custom_id {item.custom_id!r} is there twice")
+            if not _is_text(item):
+                raise _Bad("it holds half a character (a surrogate alone) or, in its id, a NUL")
             if len(json.dumps(item.body)) > PROMPT_BYTES_MAX:
                 raise _Bad(f"the prompt has more than {PROMPT_BYTES_MAX} bytes")
         except _Bad as error:
@@ -126,6 +128,15 @@ def _parse(entries: Iterable[tuple[int, Any]]) -> Parsed:
             seen.add(item.custom_id)
         items.append(item)
     return Parsed(style or "plain", items, bad, list(models))
+
+
+def _is_text(item: Item) -> bool:
+    """JSON can write what no text can hold: it could be neither given to a model nor written into a file of results."""
+    try:
+        json.dumps([item.body, item.custom_id], ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in (item.custom_id or "")
 
 
 def _plain(entry: Any) -> Item:

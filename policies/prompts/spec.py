@@ -9,7 +9,17 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["PER_JOB", "TRIES_MAX", "BatchSpec", "batch_id", "chunk_size", "job_payload", "sized"]
+__all__ = [
+    "PER_JOB",
+    "TRIES_MAX",
+    "BatchSpec",
+    "batch_id",
+    "chunk_size",
+    "job_key",
+    "job_payload",
+    "model_words",
+    "sized",
+]
 
 PER_JOB = 100
 # A request to the agent may have 1 MiB.
@@ -36,11 +46,23 @@ class BatchSpec(BaseModel):
     per_job: int = Field(default=PER_JOB, ge=1, le=10_000)
     width: int = Field(default=16, ge=1, le=64)
     context: int | None = Field(default=None, ge=16, le=1_000_000)
+    wall_s: float | None = Field(default=None, ge=0.1, le=86400.0)
+    """A prompt that has generated for so long, time held left out, ends with what it has; None for the module's own limit."""
 
 
 def batch_id(flow_run_id: str) -> str:
     """The batch of prompts that were typed into a flow run: the same however often the run is started."""
     return "batch-" + hashlib.sha256(flow_run_id.encode()).hexdigest()[:10]
+
+
+def model_words(spec: Mapping[str, Any]) -> str:
+    """Who answers: the model, or the stand-in, which takes no model's name."""
+    return str(spec["model"]) if spec["model"] and spec["backend"] != "stub" else "stand-in"
+
+
+def job_key(batch: str, number: int) -> str:
+    """By which an agent knows a job of the batch again. Its own numbers begin anew where it lost its journal."""
+    return f"{batch}/{number}"
 
 
 def chunk_size(per_job: int, tries: int) -> int:

@@ -93,6 +93,8 @@ class FakeBackend:
 
     def encode(self, prompt: Any) -> list[int]:
         text = prompt.text if prompt.text is not None else prompt.messages[0][1]
+        if prompt.messages and prompt.messages[0][0] == "system":
+            raise load("batching").BadPrompt("the template has no system role")
         return [ord(character) for character in text]
 
     def open(self, shared: list[int]) -> None:
@@ -182,9 +184,16 @@ def test_prompts_without_room_or_tokens_are_refused_and_the_others_go_on() -> No
     assert by_id["1"].text == "a" * 10
 
 
+def test_a_prompt_that_the_models_template_refuses_is_refused_alone() -> None:
+    done, _, _, _ = run([{"id": "s", "messages": [{"role": "system", "content": "be brief"}]}, "b"])
+    by_id = {one.prompt.id: one for one in done}
+    assert by_id["s"].error == {"code": "bad_prompt", "message": "the template has no system role"}
+    assert by_id["1"].text == "a" * 10
+
+
 def test_a_prompt_ends_at_the_wall_limit_with_what_it_has() -> None:
-    done, _, _, _ = run(["x"], wall_s=0.02)
-    assert done[0].finish == "wall"
+    done, figures, _, _ = run(["x"], wall_s=0.02)
+    assert (done[0].finish, figures.at_limit) == ("wall", 1)
     assert 0 < done[0].tokens < 10
 
 
@@ -215,6 +224,8 @@ def test_text_of_pieces_stop_strings_and_cut_characters() -> None:
     assert taken([b"\xe2\x82", b"\xac!", b"<end>"]).text == "\u20ac!"
     assert taken([b"one EN", b"D two"], stop=["END"]).text == "one "
     assert taken([b"aXb", b"Y"], stop=["Y", "X"]).text == "a"
+    assert taken([b"\xe2\x82", b"<end>"]).text == "\ufffd", "what was begun is not passed over"
+    assert taken([b"aX\xe2", b"\x82"], stop=["X"]).text == "a"
     cut = taken([b"ok\xe2\x82"], max_tokens=1)
     assert (cut.text, cut.finish) == ("ok\ufffd", "length")
 

@@ -15,6 +15,7 @@ from policies.prompts import (
     chunk_size,
     digest_of,
     job_payload,
+    model_words,
     parse_list,
     parse_text,
     progress_of,
@@ -60,6 +61,8 @@ def test_characters_that_end_no_line_of_json_split_no_prompt() -> None:
         ({"messages": [{"role": "king", "content": "x"}]}, "role"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "content"),
         ({"prompt": "x" * 300_000}, "more than"),
+        ({"prompt": "half \ud83d"}, "half a character"),
+        ({"prompt": "a", "id": "nul \0"}, "NUL"),
         (request("r"), "of the other kind"),
     ],
 )
@@ -195,6 +198,24 @@ def test_figures_of_a_job_that_began_again_are_added_to_those_before(engine: Eng
     status = store.batch_status(engine, "b")
     assert status is not None
     assert (status["figures"]["tokens"], status["figures"]["wall_s"]) == (34, 11.0)
+
+
+def test_figures_of_an_attempt_that_was_killed_before_its_second_beat_count(engine: Engine) -> None:
+    """Both attempts' first beats come at the same age: only their names tell them apart."""
+    store.next_job(engine, "b")
+    told = [{"type": "progress", "attempt": name, "tokens": tokens, "wall_s": 2.0 + tokens / 100}
+            for name, tokens in (("a-1", 10), ("a-2", 11), ("a-2", 25))]  # fmt: skip
+    _, figures = progress_of(lines(*told).splitlines())
+    store.take_over(engine, "b", 0, [], figures)
+    status = store.batch_status(engine, "b")
+    assert status is not None
+    assert status["figures"]["tokens"] == 10 + 25
+
+
+def test_the_stand_in_answers_under_its_own_name() -> None:
+    assert model_words({"model": "m.gguf", "backend": "auto"}) == "m.gguf"
+    assert model_words({"model": "m.gguf", "backend": "stub"}) == "stand-in"
+    assert model_words({"model": "", "backend": "stub"}) == "stand-in"
 
 
 def test_the_same_prompts_are_known_again(engine: Engine) -> None:

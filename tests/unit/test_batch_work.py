@@ -1,0 +1,146 @@
+"""A batch's dealings with an agent that forgets, and with one that is another node's: no answer lands at a prompt it is not of."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cotenant import store
+from policies.prompts import BatchSpec, Item
+from policies.refusal import Refused
+from tasks.prompts import BatchStopped, BatchWork
+
+log = logging.getLogger("batch")
+
+
+class Agent:
+    """Knows jobs by number and key, as an agent does; ``answered`` are the prompts that a job answers before it ends."""
+
+    def __init__(self, outcome: str = "done", reason: str = "") -> None:
+        self.jobs: dict[int, tuple[str, list[str]]] = {}
+        self.outcome, self.reason = outcome, reason
+        self.answered: int | None = None
+        self.cancelled: list[int] = []
+
+    def call(self, verb: str, /, _timeout_s: float = 30.0, **params: Any) -> Any:
+        return getattr(self, verb)(**params)
+
+    def job_submit(self, *, module: str, stage: str, payload: dict[str, Any], key: str) -> dict[str, Any]:
+        number = next((job for job, (known, _) in self.jobs.items() if known == key), None)
+        if number is None:
+            number = len(self.jobs) + 1
+            self.jobs[number] = (key, [one["id"] for one in payload["prompts"]])
+        return {"job": number}
+
+    def _lines(self, job: int) -> list[str]:
+        key, prompts = self.jobs[job]
+        return [
+            json.dumps({"name": "prompt", "answer": {"id": one, "text": f"{key} says {one}"}})
+            for one in prompts[: self.answered]
+        ]
+
+    def job_events(self, *, job: int, after: int) -> dict[str, Any]:
+        lines = self._lines(job)
+        return {"lines": lines[after:], "next": max(after, len(lines)), "ended": True}
+
+    def job_show(self, *, job: int) -> dict[str, Any]:
+        if job not in self.jobs:
+            raise Refused("JOB_UNKNOWN", f"job {job}", "there is no such job", "cotenant job list")
+        failure = {"reason": self.reason, "detail": ""} if self.reason else None
+        return {
+            "job": job, "key": self.jobs[job][0], "outcome": self.outcome, "reason": self.reason, "failure": failure,
+            "result": None,
+        }  # fmt: skip
+
+    def job_cancel(self, *, job: int) -> None:
+        self.cancelled.append(job)
+
+
+def batch_of(tmp_path: Path, count: int, per_job: int = 3, batch: str = "b") -> str:
+    url = f"sqlite:///{tmp_path}/store.sqlite"
+    items = [Item({"prompt": f"p{number}"}) for number in range(count)]
+    spec = BatchSpec(node="n", per_job=per_job)
+    store.make_batch(store.open(url), batch, spec, items, source="s", digest="d" * 64, style="plain")
+    return url
+
+
+def work_on(url: str, agent: Agent, node: str = "n") -> BatchWork:
+    return BatchWork(agent, url, "b", log, node, sleep=lambda s: None)
+
+
+def go_on(work: BatchWork) -> None:
+    work.begin("flow-1")
+    while (chunk := work.next()) is not None:
+        work.follow(chunk, lambda: None)
+    work.end("done")
+
+
+def texts(url: str) -> list[str | None]:
+    return [(row["answer"] or {}).get("text") for row in store.prompt_rows(store.open(url), "b")]
+
+
+def test_an_agent_that_lost_its_journal_gets_the_open_prompts_as_a_new_job(tmp_path: Path) -> None:
+    """Its numbers begin anew, so the number that the store kept is another batch's job by now."""
+    url, before = batch_of(tmp_path, 3), Agent()
+    before.answered = 1
+    work = work_on(url, before)
+    work.begin("flow-1")
+    chunk = work.next()
+    assert chunk is not None
+    assert work._take(chunk, 0)[:2] == (1, 1)
+    after = Agent()
+    after.jobs[1] = ("another/0", ["0", "1", "2"])
+    go_on(work_on(url, after))
+    assert texts(url) == ["b/0 says 0", "b/0 says 1", "b/0 says 2"]
+    assert after.jobs[2] == ("b/0", ["1", "2"]), "what was answered is not asked again"
+    status = store.batch_status(store.open(url), "b")
+    assert status is not None
+    assert (status["state"], status["done"], status["repeated"]) == ("done", 3, 0)
+
+
+def test_a_cancel_leaves_a_job_alone_that_only_has_the_number_of_ours(tmp_path: Path) -> None:
+    url = batch_of(tmp_path, 3)
+    work = work_on(url, Agent())
+    work.begin("flow-1")
+    work.next()
+    for agent in (Agent(), Agent()):
+        agent.jobs = {1: ("another/0", [])} if agent.jobs else agent.jobs
+        work_on(url, agent).cancel()
+        assert agent.cancelled == []
+    status = store.batch_status(store.open(url), "b")
+    assert status is not None
+    assert (status["state"], status["open"]) == ("cancelled", 3)
+
+
+def test_a_job_whose_prompts_were_all_answered_is_asked_nothing_more(tmp_path: Path) -> None:
+    url, agent = batch_of(tmp_path, 4), Agent()
+    work = work_on(url, agent)
+    work.begin("flow-1")
+    chunk = work.next()
+    assert chunk is not None
+    work._take(chunk, 0)  # and the flow's process is gone before it saw the job's end
+    later = Agent()
+    go_on(work_on(url, later))
+    assert later.jobs == {1: ("b/1", ["3"])}
+    assert None not in texts(url)
+
+
+def test_a_batch_of_another_node_is_refused_there(tmp_path: Path) -> None:
+    url, agent = batch_of(tmp_path, 2), Agent()
+    with pytest.raises(Refused, match="it is of node n, not of m"):
+        work_on(url, agent, "m").begin("flow-1")
+    status = store.batch_status(store.open(url), "b")
+    assert status is not None
+    assert (status["flow_run_id"], agent.jobs) == (None, {})
+
+
+def test_a_bad_model_stops_the_batch_and_charges_no_prompt(tmp_path: Path) -> None:
+    url, agent = batch_of(tmp_path, 2), Agent("failed", "llmserve/bad_model")
+    agent.answered = 0
+    with pytest.raises(BatchStopped, match="llmserve/bad_model"):
+        go_on(work_on(url, agent))
+    assert texts(url) == [None, None]
