@@ -77,7 +77,7 @@ class LlmDemo(Demo):
         self.say(
             "a demo of cotenant with a language model: about ten minutes; longer on a busy machine, and where llama.cpp"
         )
-        self.say("must be compiled first (ten minutes on two free cores; uv keeps the wheel)")
+        self.say("must be compiled first (ten minutes on two free cores, once)")
         self.say("1. a program worth protecting: a neural network trains on one core and writes a line for each step")
         self.start_trainer()
         self.say("2. the node: the agent that protects it, a Prefect server for long jobs, a worker")

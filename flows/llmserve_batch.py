@@ -1,7 +1,7 @@
 """The flow ``llmserve-batch``: a batch of prompts through a language model on a node, ``per_job`` at a time.
 
 Each prompt that finishes is kept as it finishes. The flow may be killed, retried or started again at any time: what is open in
-the store is what is left to do.
+the store is what is left to do. A batch that is left open by a run that ended is put back by the node's worker.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from policies.refusal import Refused
 from tasks.agent_link import AgentLost, connect
 from tasks.cancelled import is_cancelled
 from tasks.prompt_words import batch_words, report_markdown
-from tasks.prompts import BatchStopped, BatchWork, Chunk, StoreLost
+from tasks.prompts import BatchStalled, BatchStopped, BatchWork, Chunk, StoreLost
 from tasks.quiet import watch_rarely
 from tasks.words import refused_words
 
@@ -104,8 +104,9 @@ def llmserve_batch(
     except BatchStopped as stopped:
         work.end("failed", str(stopped))
         return Failed(message=f"{stopped}. {batch_words(work.status())}")
-    except (AgentLost, StoreLost) as gone:
-        return Failed(message=f"{gone}. Batch {name} is open: retry this flow run when it is back")
+    except (AgentLost, StoreLost, BatchStalled) as lost:
+        # left open: the node's worker puts it back, in growing steps
+        return Failed(message=f"{lost}. It is tried again by itself; at once with: cotenant llmserve retry {name}")
 
 
 def make(work: BatchWork, spec: BatchSpec, prompts: list[str], flow_run_id: str) -> None:

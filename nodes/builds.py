@@ -57,6 +57,11 @@ class Builds:
         self._held: set[int] = set()
         self._over = False
 
+    @property
+    def is_over(self) -> bool:
+        """The agent stops: nothing is begun any more."""
+        return self._over
+
     def run(self, argv: Sequence[str], env: Mapping[str, str], limit_s: float) -> Built:
         """Run it at the lowest priority. What it leaves running is ended.
 

@@ -49,6 +49,8 @@ class ModuleState:
     doctor: DoctorReport | None = None
     added_by_owner: bool = False
     """It came from ``module add``, so the built-in bundle of the same name does not replace it."""
+    notes: tuple[str, ...] = ()
+    """What was built from source for it just now, or used of what was built before."""
 
     @property
     def stages(self) -> list[str]:
@@ -100,6 +102,7 @@ class ModuleState:
             **{name: getattr(self, name) for name in names},
             "capabilities": sorted(self.capabilities),
             "services": services,
+            "notes": list(self.notes),
         }
 
 
@@ -251,7 +254,8 @@ class ModuleStore:
             assert state.bundle is not None
             place = self._home / state.short / "environments"
             try:
-                return replace(state, python=uv_environment(state.bundle, state.digest, runtime, place, self.builds))
+                built = uv_environment(state.bundle, state.digest, runtime, place, self.builds)
+                return replace(state, python=built.python, notes=built.notes)
             except EnvironmentFailed as error:
                 return replace(state, why=f"its environment cannot be built: {error}")
         try:

@@ -7,6 +7,7 @@ What it adds to Prefect's process worker:
 * Flow code is this node's own checkout (``COTENANT_ROOT``), never what the deploying machine had.
 * A run whose process is gone while it should run (killed, the worker stopped, the machine rebooted) is put back, where
   the deployment says that it can go on (``resumable``). Which process a run has is written down with its identity.
+* A batch of prompts whose flow run ended for want of its agent, its store or its process goes on, with growing waits.
 
 The flows of this pool have no ``on_cancellation`` and ``on_crashed`` hooks: this worker does not run any.
 """
@@ -45,6 +46,8 @@ from nodes.mirror import Mirror
 from nodes.worker_admission import no_such_node, outside_hours, unknown_parameters, was_reviewed
 from nodes.worker_execution import NoHooks, PutBackProposer, Started
 from policies.explain import awaiting_words
+from policies.prompts import job_key
+from policies.put_back import BATCH_WAITS_S, WAITS_S, Was, next_put_back
 from policies.refusal import Refused
 from policies.views import Reason
 
@@ -57,7 +60,7 @@ __all__ = ["AWAITING", "SHARED_QUEUE", "NodeJobConfiguration", "NodeVariables", 
 AWAITING = "AwaitingNode"
 SHARED_QUEUE = "any"
 PUT_BACK = "put back: "
-MAX_PUT_BACKS = 3
+MAX_PUT_BACKS = len(WAITS_S)
 DEFER_S = 15.0
 MAX_DEFER_S = 120.0
 SWEEP_EVERY_S = 20.0
@@ -82,7 +85,7 @@ class NodeVariables(ProcessVariables):
     resumable: bool = Field(
         default=False,
         title="Resumable",
-        description="The flow goes on where it was: a run whose process was killed is put back, at most three times.",
+        description="The flow goes on where it was: a run whose process was killed is put back, at most three times in a row.",
     )
 
 
@@ -319,15 +322,37 @@ class NodeWorker(ProcessWorker):
     # -- putting back ------------------------------------------------------------------------------------------------
 
     async def put_back(self, client: PrefectClient, flow_run_id: UUID, why: str) -> bool:
-        """Schedule the run again, unless it was put back too often. True when it was."""
-        states = await client.read_flow_run_states(flow_run_id)
-        before = sum(1 for state in states if state.name == AWAITING and PUT_BACK in (state.message or ""))
-        if before >= MAX_PUT_BACKS:
+        """Schedule the run again, unless it was put back too often in a row. True when it was."""
+        states = sorted(await client.read_flow_run_states(flow_run_id), key=lambda state: state.timestamp)
+        history = [
+            Was(state.timestamp, state.is_running(), state.name == AWAITING and PUT_BACK in (state.message or ""))
+            for state in states
+        ]
+        batch = await self._batch_of(flow_run_id)
+        if batch is not None:
+            due, without = next_put_back(history, BATCH_WAITS_S, batch["answered_at"]), " without an answer in between"
+        else:
+            due, without = next_put_back(history), ""
+        if due is None:
             return False
         flow_run = await client.read_flow_run(flow_run_id)
-        again = Reason("FLOW_PUT_BACK", f"{PUT_BACK}{why} ({before + 1} of {MAX_PUT_BACKS})")
-        await self._defer(client, flow_run, again, 0.0)
+        again = Reason("FLOW_PUT_BACK", f"{PUT_BACK}{why} ({due.number} of {due.most}{without})")
+        await self._defer(client, flow_run, again, due.wait_s)
         return True
+
+    async def _batch_of(self, flow_run_id: UUID) -> dict[str, Any] | None:
+        """The open batch that the run works on; None also where the store does not say."""
+        try:
+            engine = await self._opened_store()
+            return await anyio.to_thread.run_sync(store.batch_of_flow_run, engine, str(flow_run_id))
+        except (SQLAlchemyError, OSError) as error:
+            self._logger.warning("The store was not asked for the batch of flow run %s: %s", flow_run_id, error)
+            return None
+
+    async def _opened_store(self) -> Engine:
+        if self._store is None:
+            self._store = await anyio.to_thread.run_sync(store.open, self.settings.store)
+        return self._store
 
     async def _put_back_on_stop(self, flow_run: FlowRun) -> None:
         with contextlib.suppress(Exception), anyio.fail_after(10):
@@ -368,7 +393,7 @@ class NodeWorker(ProcessWorker):
                 await self._sweep_one(flow_run)
 
         await self._abort_cancelled()
-        await self._stop_cancelled_batches()
+        await self._look_after_batches()
 
     async def _abort_cancelled(self) -> None:
         """A run that was put back and then cancelled has no process that could tell the agent: it is told here."""
@@ -389,23 +414,62 @@ class NodeWorker(ProcessWorker):
         except (AgentUnreachable, Refused, ObjectNotFound) as error:
             self._logger.debug("Open runs were not looked at: %s", error)
 
-    async def _stop_cancelled_batches(self) -> None:
-        """As above, for batches of prompts: the job stops, what it had finished stays and is collected by a retry."""
+    async def _look_after_batches(self) -> None:
+        """Batches that are open in the store while nothing works on them."""
         try:
-            if self._store is None:
-                self._store = await anyio.to_thread.run_sync(store.open, self.settings.store)
-            engine = self._store
-            for row in await anyio.to_thread.run_sync(store.open_batches, engine, self.node):
-                flow_run = await self.client.read_flow_run(UUID(row["flow_run_id"]))
-                if flow_run.state is None or not flow_run.state.is_cancelled() or flow_run.id in self._held:
-                    continue
-                if row["job"] is not None:
-                    await anyio.to_thread.run_sync(lambda job: self.agent.call("job_cancel", job=job), row["job"])
-                await anyio.to_thread.run_sync(
-                    store.end_batch, engine, row["batch"], "cancelled", "its flow run is cancelled"
-                )
-        except (AgentUnreachable, Refused, ObjectNotFound, SQLAlchemyError, OSError, ValueError) as error:
+            engine = await self._opened_store()
+            rows = await anyio.to_thread.run_sync(store.open_batches, engine, self.node)
+        except (SQLAlchemyError, OSError) as error:
             self._logger.debug("Open batches were not looked at: %s", error)
+            return
+        for row in rows:
+            try:
+                await self._look_after_batch(engine, row)
+            except (AgentUnreachable, Refused, SQLAlchemyError, OSError, ValueError) as error:
+                self._logger.debug("Batch %s was not looked at: %s", row["batch"], error)
+
+    async def _look_after_batch(self, engine: Engine, row: dict[str, Any]) -> None:
+        """One whose run is cancelled stops; one whose run was lost or failed for want of something goes on.
+
+        What the flow itself judged hopeless is not open any more.
+        """
+        flow_run_id, why = UUID(row["flow_run_id"]), None
+        process = self.processes.of(flow_run_id)
+        if flow_run_id in self._held or (process is not None and liveness(process) != "gone"):
+            return
+        try:
+            state = (await self.client.read_flow_run(flow_run_id)).state
+        except ObjectNotFound:
+            state, why = None, "its flow run is not on the server any more"
+        if why is None and (state is None or not state.is_final()):
+            return
+        if state is not None and state.is_cancelled():
+            await self._stop_batch(engine, row)
+            return
+        if state is not None:
+            why = f"its flow run ended as {state.name}" + (f": {state.message}" if state.message else "")
+            if not state.is_completed() and await self.put_back(self.client, flow_run_id, why):
+                return
+            why += " and was put back often enough" if not state.is_completed() else ""
+        reason = f"{why}; go on with: cotenant llmserve retry {row['batch']}"
+        await anyio.to_thread.run_sync(store.end_batch, engine, row["batch"], "failed", reason)
+
+    async def _stop_batch(self, engine: Engine, row: dict[str, Any]) -> None:
+        """Its job stops; what it had finished stays and is collected by a retry."""
+        if row["job"] is not None:
+            await anyio.to_thread.run_sync(self._cancel_job_of, row)
+        await anyio.to_thread.run_sync(store.end_batch, engine, row["batch"], "cancelled", "its flow run is cancelled")
+
+    def _cancel_job_of(self, row: dict[str, Any]) -> None:
+        try:
+            key = self.agent.call("job_show", job=row["job"]).get("key")
+        except Refused as refusal:
+            if refusal.code == "JOB_UNKNOWN":
+                return
+            raise
+        # an agent that lost its journal gives the number to another job
+        if key in (None, job_key(row["batch"], row["number"])):
+            self.agent.call("job_cancel", job=row["job"])
 
     def _end_overdue(self, flow_run: FlowRun) -> None:
         """After an outage of the server Prefect no longer hears that a run it started is to be cancelled."""

@@ -21,7 +21,7 @@ from policies.prompts import BatchSpec, job_key, job_payload, progress_of
 from policies.refusal import Refused
 from tasks.agent_link import Agent, AgentLost, Patience
 
-__all__ = ["MODULE", "STAGE", "BatchStopped", "BatchWork", "Chunk", "StoreLost"]
+__all__ = ["MODULE", "STAGE", "BatchStalled", "BatchStopped", "BatchWork", "Chunk", "StoreLost"]
 
 MODULE, STAGE = "llmserve", "batch"
 POLL_S = 1.0
@@ -36,6 +36,10 @@ Log = logging.Logger | logging.LoggerAdapter[Any]
 
 class StoreLost(Exception):
     """The store did not come back in time. A retry of the flow run goes on where it was."""
+
+
+class BatchStalled(Exception):
+    """Job after job fails without one answer: the prompts are not the cause, and stay open. Later it may go."""
 
 
 class BatchStopped(Exception):
@@ -119,10 +123,10 @@ class BatchWork:
                 f"it is of node {status['node']}, not of {self.node}",
                 f"run it with node {status['node']}, or queue its open prompts on {self.node}",
             )
-        if status["state"] != "open" and status["job"] is not None:
-            # whatever became of that job was asked for: its answers are taken over, its end stops nothing
-            self._left_over.add(status["job"])
         self.keep(lambda engine: store.set_flow_run(engine, self.batch, flow_run_id))
+        # their answers are taken over, their end stops nothing
+        jobs = self.keep(lambda engine: store.batch_jobs(engine, self.batch))
+        self._left_over = {row["number"] for row in jobs if row["outcome"] == store.LEFT_OVER}
         return self.status()
 
     def status(self) -> dict[str, Any]:
@@ -165,6 +169,7 @@ class BatchWork:
 
         Raises:
             BatchStopped: somebody cancelled the job, or it failed in a way that every other one would.
+            BatchStalled: it failed as the ones before it did, and none of them had an answer.
         """
         place, closed = chunk.place, 0
         while True:
@@ -207,14 +212,20 @@ class BatchWork:
             why if outcome not in ("done", "cancelled") or (outcome == "done" and self._unanswered(chunk)) else None
         )
         hopeless = outcome == "failed" and failure.get("reason") in HOPELESS
-        self.keep(
-            lambda engine: store.end_job(engine, self.batch, chunk.number, outcome, failed=None if hopeless else failed)
+        stalled = (
+            outcome == "failed"
+            and not hopeless
+            and self.keep(lambda engine: store.is_stalled(engine, self.batch, chunk.number))
         )
+        charged = None if hopeless or stalled else failed
+        self.keep(lambda engine: store.end_job(engine, self.batch, chunk.number, outcome, failed=charged))
+        if stalled:
+            raise BatchStalled(f"jobs fail whatever their prompts are, the last one, {chunk.job}, with: {why}")
         if hopeless:
             raise BatchStopped(
                 f"job {chunk.job} failed, as every other one would: {why}. Mend that and retry this flow run"
             )
-        if outcome == "cancelled" and chunk.job not in self._left_over:
+        if outcome == "cancelled" and chunk.number not in self._left_over:
             raise BatchStopped(f"job {chunk.job} was cancelled. Retry this flow run to go on with what is open")
         if failed is not None:
             self.log.warning("job %s failed: %s", chunk.job, why)

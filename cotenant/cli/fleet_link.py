@@ -208,7 +208,12 @@ class Fleet:
         fleet.cancel_flow(self.url, flow_run)
 
     def why_ended(self, flow_run: str) -> str | None:
-        """Name and message of a final state; None while the flow run may still go on, or the server does not say.
+        """Name and message of a final state; None while the flow run may still go on, or the server does not say."""
+        state = self.state_of(flow_run)
+        return state["words"] if state is not None and state["final"] else None
+
+    def state_of(self, flow_run: str) -> dict[str, Any] | None:
+        """``{words, final}``: name and message of its state; None where the server does not say.
 
         Asked while a run is watched, so it costs one small request and no Prefect client.
         """
@@ -216,12 +221,13 @@ class Fleet:
             with _opener().open(_asked(f"{self.url}/flow_runs/{flow_run}"), timeout=HEALTH_S) as answer:
                 state = json.load(answer).get("state") or {}
         except urllib.error.HTTPError as error:
-            return "the server no longer knows it" if error.code == 404 else None
+            return {"words": "the server no longer knows it", "final": True} if error.code == 404 else None
         except (OSError, ValueError):  # the server is away: the run goes on without it, and the agent tells of it
             return None
-        if state.get("type") not in FINAL:
+        if not state.get("name"):
             return None
-        return f"{state['name']}: {state['message']}" if state.get("message") else str(state["name"])
+        words = f"{state['name']}: {state['message']}" if state.get("message") else str(state["name"])
+        return {"words": words, "final": state.get("type") in FINAL}
 
 
 def answer_review(settings: Settings, run: str, *, approved: bool, yes: bool) -> OperationResult:

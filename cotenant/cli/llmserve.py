@@ -172,27 +172,7 @@ def _look(llmserve: typer.Typer) -> None:
     def cancel(batch: BatchArg) -> OperationResult:
         """Cancel a batch's flow run: its job stops within its grace, and what is done is kept."""
         from cotenant.cli import fleet_link
-        from cotenant.cli.llmserve_show import one_batch
-        from cotenant.cli.runs import made_store
-        from policies.refusal import Refused
-
-        in_force = settings()
-        found = one_batch(in_force, made_store(in_force, f"batch {batch!r}"), batch)
-        if found["state"] != "open" or found["flow_run_id"] is None:
-            why = f"it is {found['state']}" if found["state"] != "open" else "no flow run works on it"
-            raise Refused("BATCH_NOT_OPEN", f"batch {batch}", why, f"cotenant llmserve status {batch}")
-        fleet_link.connect(in_force).cancel(found["flow_run_id"])
-        return OperationResult(
-            {"batch": batch, "flow_run_id": found["flow_run_id"]},
-            view=lambda data: [f"batch {data['batch']} is being cancelled"],
-        )
-
-    @command(llmserve, "retry", example="cotenant llmserve retry batch-1a2b3c4d5e")
-    def retry(batch: BatchArg) -> OperationResult:
-        """Go on with a batch that was cancelled or failed: a new flow run takes the prompts that are open."""
-        from cotenant import fleet
-        from cotenant.cli import fleet_link
-        from cotenant.cli.llmserve_input import DEPLOYMENT
+        from cotenant.cli.llmserve_again import cancel_here
         from cotenant.cli.llmserve_show import one_batch
         from cotenant.cli.runs import made_store
         from policies.refusal import Refused
@@ -200,21 +180,25 @@ def _look(llmserve: typer.Typer) -> None:
         in_force = settings()
         engine = made_store(in_force, f"batch {batch!r}")
         found = one_batch(in_force, engine, batch)
-        api = fleet_link.connect(in_force)
-        # with no prompt left, a batch whose flow run was killed before it could say so still has to be ended by one
-        if not found["open"] and found["state"] == "done":
-            raise Refused(
-                "BATCH_DONE", f"batch {batch}", "no prompt of it is open", f"cotenant llmserve results {batch}"
-            )
-        if found["flow_run_id"] and found["state"] == "open" and api.why_ended(found["flow_run_id"]) is None:
-            raise Refused(
-                "BATCH_OPEN", f"batch {batch}", "its flow run has not ended", f"cotenant llmserve status {batch}"
-            )
-        flow_run = fleet.run_flow(api.url, DEPLOYMENT, {"node": found["node"], "batch": batch}, found["node"])
-        return OperationResult(
-            {"batch": batch, "flow_run_id": flow_run, "ui": api.ui_link(flow_run), "open": found["open"]},
-            view=lambda data: [f"batch {data['batch']} goes on with {data['open']} open prompts: {data['ui']}"],
-        )
+        if found["state"] != "open":
+            why = f"it is {found['state']}"
+            raise Refused("BATCH_NOT_OPEN", f"batch {batch}", why, f"cotenant llmserve status {batch}")
+        data = {"batch": batch, "flow_run_id": found["flow_run_id"]}
+        if (found["flow"] or {}).get("final"):
+            notes = cancel_here(in_force, engine, found)
+            return OperationResult(data, messages=notes, view=lambda one: [f"batch {one['batch']} is cancelled"])
+        fleet_link.connect(in_force).cancel(found["flow_run_id"])
+        return OperationResult(data, view=lambda one: [f"batch {one['batch']} is being cancelled"])
+
+    @command(llmserve, "retry", example="cotenant llmserve retry batch-1a2b3c4d5e")
+    def retry(
+        batch: BatchArg,
+        failed: Annotated[bool, typer.Option("--failed", help="Ask the prompts that failed again too.")] = False,
+    ) -> OperationResult:
+        """Go on with a batch that was cancelled, failed or waits to be put back: a new flow run takes what is open."""
+        from cotenant.cli.llmserve_again import retry as go_on
+
+        return go_on(settings(), batch, failed=failed)
 
 
 def _models(llmserve: typer.Typer) -> None:
@@ -260,6 +244,7 @@ def _models(llmserve: typer.Typer) -> None:
             print(words, file=sys.stderr, flush=True)
         added = llmserve_models.install(agent, wheels)
         result = OperationResult(added, view=lambda one: [f"{one['short']} {one['version']} is {one['state']}"])
+        result.messages += added.get("notes") or []
         if added.get("state") != "ready":
             result.exit_code = Exit.OTHER_ANSWER
             result.messages.append(f"it is not ready: {added.get('why')}")

@@ -19,7 +19,9 @@ __all__ = ["batch_view", "batches_view", "models_view", "one_batch", "watch"]
 
 
 def one_batch(settings: Settings, engine: Engine, batch: str) -> dict[str, Any]:
-    """The batch's status with what its job does now: ``held`` says why it waits, None where that is not known.
+    """The batch's status with what its job does now (``now``), how its flow run stands (``flow``) and what to do (``next``).
+
+    ``now.held`` says why the job waits, None where that is not known; ``flow`` is ``{words, final}``, None where nobody says.
 
     Raises:
         Refused: there is no such batch.
@@ -35,7 +37,36 @@ def one_batch(settings: Settings, engine: Engine, batch: str) -> dict[str, Any]:
         near = difflib.get_close_matches(batch, known, 1)
         why = "the store has none of that name" + (f"; did you mean {near[0]!r}?" if near else "")
         raise Refused("BATCH_UNKNOWN", f"batch {batch!r}", why, "cotenant llmserve list")
-    return status | {"now": _now(settings, status)}
+    flow = _flow(settings, status)
+    return status | {"now": _now(settings, status), "flow": flow, "next": _next_step(status, flow)}
+
+
+def _flow(settings: Settings, status: dict[str, Any]) -> dict[str, Any] | None:
+    """How the flow run stands that is to work on an open batch."""
+    if status["state"] != "open":
+        return None
+    if status["flow_run_id"] is None:
+        return {"words": "no flow run works on it", "final": True}
+    from cotenant.cli import fleet_link
+
+    try:
+        return fleet_link.connect(settings).state_of(status["flow_run_id"])
+    except Unreachable as gone:
+        return {"words": f"not known: {gone}", "final": False}
+
+
+def _next_step(status: dict[str, Any], flow: dict[str, Any] | None) -> str | None:
+    """What its owner may do, where it does not go on by itself or some of its prompts failed."""
+    retry = f"cotenant llmserve retry {status['batch']}"
+    if status["state"] == "open":
+        if flow is None or not flow["final"]:
+            return None
+        # the node's worker puts it back within half a minute, or says in the batch's state why not
+        by_itself = status["flow_run_id"] is not None
+        return f"it goes on by itself while node {status['node']} is up; at once: {retry}" if by_itself else retry
+    if status["open"]:
+        return retry
+    return f"{retry} --failed" if status["failed"] else None
 
 
 def _now(settings: Settings, status: dict[str, Any]) -> dict[str, Any] | None:
@@ -44,10 +75,16 @@ def _now(settings: Settings, status: dict[str, Any]) -> dict[str, Any] | None:
     from cotenant.cli.agents import Agent
     from policies.refusal import Refused
 
+    nobody = {"job": status["job"], "detail": None, "duty": None, "share": None}
     try:
         job = Agent(settings, status["node"]).ask("job_show", job=status["job"], _timeout_s=5.0)
-    except (Unreachable, Refused):
-        return None
+    except Unreachable:
+        return nobody | {"state": "not known", "held": f"node {status['node']} does not answer here"}
+    except Refused:
+        job = {"key": ""}
+    if job.get("key") not in (None, status["job_key"]):
+        # an agent that lost its journal gives the number to another job
+        return nobody | {"state": "not known", "held": f"node {status['node']} does not know it any more"}
     why = ": ".join(str(part) for part in (job.get("code"), job.get("reason")) if part)
     detail = (job.get("failure") or {}).get("detail")
     return {
@@ -92,9 +129,9 @@ def words(status: dict[str, Any]) -> str:
     """``12 of 20 done; 31.2 tokens/s busy, 9.1 wall; running, duty 0.3``."""
     from tasks.prompt_words import batch_words
 
-    now = status.get("now")
+    now, flow = status.get("now"), status.get("flow")
     if not now:
-        return batch_words(status)
+        return batch_words(status) + (f"; its flow run: {flow['words']}" if flow else "")
     said = f"{batch_words(status)}; {now['state']}"
     if now["duty"] is not None:
         said += f", duty {now['duty']:g}"
@@ -117,6 +154,7 @@ def batch_view(status: dict[str, Any]) -> Iterator[RenderableType]:
             ("cut at limit", figures.get("at_limit") or None),
             ("tokens/s, busy", figures.get("tokens_per_busy_s")),
             ("tokens/s, wall", figures.get("tokens_per_wall_s")),
+            ("flow run", (status.get("flow") or {}).get("words")),
             ("job", f"{now['job']}, {now['state']}" if now else None),
             ("held because", now.get("held")),
             ("detail", now.get("detail")),
@@ -124,6 +162,7 @@ def batch_view(status: dict[str, Any]) -> Iterator[RenderableType]:
             ("share metered", now.get("share")),
             ("longest unit, s", figures.get("unit_worst_s")),
             ("yield latency, s", figures.get("yield_s")),
+            ("next", status.get("next")),
         ]
     )
 

@@ -6,16 +6,20 @@
 from __future__ import annotations
 
 from cotenant.store.batches import (
+    LEFT_OVER,
     batch_jobs,
+    batch_of_flow_run,
     batch_status,
     end_batch,
     end_job,
+    is_stalled,
     is_unanswered,
     list_batches,
     make_batch,
     next_job,
     open_batches,
     prompt_rows,
+    reopen_failed,
     same_batches,
     set_flow_run,
     set_job,
@@ -40,11 +44,14 @@ from cotenant.store.session import default_url
 from cotenant.store.session import open_store as open
 
 __all__ = [
+    "LEFT_OVER",
     "batch_jobs",
+    "batch_of_flow_run",
     "batch_status",
     "default_url",
     "end_batch",
     "end_job",
+    "is_stalled",
     "is_unanswered",
     "last_seq",
     "list_batches",
@@ -62,6 +69,7 @@ __all__ = [
     "put_certificate",
     "put_duty",
     "put_timeline",
+    "reopen_failed",
     "same_batches",
     "set_flow_run",
     "set_job",

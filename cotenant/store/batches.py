@@ -15,20 +15,24 @@ from sqlalchemy.orm import Session
 
 from cotenant.store.models import Batch, BatchJob, Prompt
 from cotenant.store.session import reading, writing
-from policies.prompts import BatchSpec, Item, added, chunk_size, rates, sized
+from policies.prompts import BatchSpec, Item, added, chunk_size, job_key, rates, sized
 from policies.prompts.spec import TRIES_MAX
 
 __all__ = [
+    "LEFT_OVER",
     "batch_jobs",
+    "batch_of_flow_run",
     "batch_status",
     "end_batch",
     "end_job",
+    "is_stalled",
     "is_unanswered",
     "list_batches",
     "make_batch",
     "next_job",
     "open_batches",
     "prompt_rows",
+    "reopen_failed",
     "same_batches",
     "set_flow_run",
     "set_job",
@@ -36,6 +40,9 @@ __all__ = [
 ]
 
 ROWS_AT_ONCE = 1000
+LEFT_OVER = "left over"
+# So many jobs in a row that fail without an answer have another cause than their prompts.
+STALLED_JOBS = 3
 
 
 def make_batch(
@@ -86,12 +93,19 @@ def make_batch(
 
 
 def set_flow_run(engine: Engine, batch: str, flow_run_id: str) -> None:
-    """Note which flow run works on it; a batch that had ended with prompts left is open again."""
+    """Note which flow run works on it; a batch that had ended with prompts left is open again.
+
+    Whatever became of the job that it left behind was asked for, or is over: its row says ``LEFT_OVER`` as outcome till it is ended.
+    """
     with writing(engine) as session:
         found = session.get_one(Batch, batch)
         found.flow_run_id = flow_run_id
-        if found.state != "done":
-            found.state, found.reason, found.ended_at = "open", None, None
+        if found.state == "done":
+            return
+        if found.state != "open":
+            left = update(BatchJob).where(BatchJob.batch == batch, BatchJob.state == "open")
+            session.execute(left.values(outcome=LEFT_OVER))
+        found.state, found.reason, found.ended_at = "open", None, None
 
 
 def same_batches(engine: Engine, node: str, digest: str) -> list[str]:
@@ -252,6 +266,42 @@ def end_job(engine: Engine, batch: str, number: int, outcome: str, *, failed: st
         )
 
 
+def is_stalled(engine: Engine, batch: str, number: int) -> bool:
+    """Whether the newest jobs of the batch, this one the last of them, all failed without an answer or a prompt in common.
+
+    Then no prompt is at fault, and the try that it took of the earlier ones' prompts is given back to those that are open.
+    """
+    with writing(engine) as session:
+        wanted = select(BatchJob).where(BatchJob.batch == batch, BatchJob.number <= number)
+        jobs = list(session.scalars(wanted.order_by(BatchJob.number.desc()).limit(STALLED_JOBS)))
+        if len(jobs) < STALLED_JOBS or any(job.outcome != "failed" for job in jobs if job.number != number):
+            return False
+        if set.intersection(*(set(job.numbers) for job in jobs)):
+            return False
+        numbers = sorted({prompt for job in jobs for prompt in job.numbers})
+        answered = select(Prompt.number).where(
+            Prompt.batch == batch, Prompt.state == "done", Prompt.number.in_(numbers)
+        )
+        if session.scalar(answered.limit(1)) is not None:
+            return False
+        for job in jobs:
+            if job.number != number:
+                tried = (*_open_of(batch, job), Prompt.tries > 0)
+                session.execute(update(Prompt).where(*tried).values(tries=Prompt.tries - 1))
+        return True
+
+
+def reopen_failed(engine: Engine, batch: str) -> int:
+    """The prompts of the batch that ended as failed are asked again; how many."""
+    with writing(engine) as session:
+        failed = update(Prompt).where(Prompt.batch == batch, Prompt.state == "failed")
+        count = session.execute(failed.values(state="open", tries=0, answer=None, finished_at=None)).rowcount  # type: ignore[attr-defined]
+        found = session.get_one(Batch, batch)
+        if count and found.state == "done":
+            found.state, found.ended_at = "failed", None
+        return int(count)
+
+
 def end_batch(engine: Engine, batch: str, state: str, reason: str | None = None) -> None:
     """``done``, ``cancelled`` or ``failed``; prompts that are open stay open."""
     with writing(engine) as session:
@@ -267,7 +317,7 @@ def batch_status(engine: Engine, batch: str) -> dict[str, Any] | None:
     """``{batch, node, source, format, spec, state, …, total, open, done, failed, figures, repeated, job}`` or None.
 
     ``figures`` are sums over its jobs with the tokens a second of busy and of wall time; ``job`` is the agent's number of the
-    job that has not ended.
+    job that has not ended, ``job_key`` what the agent knows it by.
     """
     with reading(engine) as session:
         found = session.get(Batch, batch)
@@ -275,14 +325,28 @@ def batch_status(engine: Engine, batch: str) -> dict[str, Any] | None:
 
 
 def open_batches(engine: Engine, node: str) -> list[dict[str, Any]]:
-    """``[{batch, flow_run_id, job}]`` of the node's batches that a flow run works on; ``job`` is the agent's number or None."""
+    """``[{batch, flow_run_id, number, job}]`` of the node's batches that are a flow run's.
+
+    ``number`` and ``job`` (the agent's number) are of the batch's job that has not ended, or None.
+    """
     wanted = (
-        select(Batch.batch, Batch.flow_run_id, BatchJob.job)
+        select(Batch.batch, Batch.flow_run_id, BatchJob.number, BatchJob.job)
         .outerjoin(BatchJob, (BatchJob.batch == Batch.batch) & (BatchJob.state == "open"))
         .where(Batch.node == node, Batch.state == "open", Batch.flow_run_id.is_not(None))
     )
     with reading(engine) as session:
         return [dict(row._mapping) for row in session.execute(wanted)]
+
+
+def batch_of_flow_run(engine: Engine, flow_run_id: str) -> dict[str, Any] | None:
+    """``{batch, answered_at}`` of the open batch that a flow run works on: when it last came further (aware), or None."""
+    with reading(engine) as session:
+        batch = session.scalar(select(Batch.batch).where(Batch.flow_run_id == flow_run_id, Batch.state == "open"))
+        if batch is None:
+            return None
+        newest = select(Prompt.finished_at).where(Prompt.batch == batch, Prompt.finished_at.is_not(None))
+        answered_at = session.scalar(newest.order_by(Prompt.finished_at.desc()).limit(1))
+        return {"batch": batch, "answered_at": answered_at}
 
 
 def list_batches(engine: Engine, node: str | None = None, limit: int = 50) -> list[dict[str, Any]]:
@@ -318,6 +382,7 @@ def _status(session: Session, found: Batch) -> dict[str, Any]:
         "failed": counts.get("failed", 0),
         "jobs": len(jobs),
         "job": next((job.job for job in jobs if job.state == "open"), None),
+        "job_key": next((job_key(found.batch, job.number) for job in jobs if job.state == "open"), None),
         "repeated": sum(job.repeated for job in jobs),
         "figures": figures | rates(figures),
     }

@@ -14,11 +14,16 @@ from uuid import UUID, uuid4
 import anyio
 import pytest
 from prefect.client.schemas.objects import State, StateType
+from prefect.exceptions import ObjectNotFound
+from sqlalchemy import Engine
 
+from cotenant import store
 from nodes.flow_processes import FlowProcesses, lower_priority
 from nodes.identity import identify, own_id
 from nodes.worker import AWAITING, NodeWorker
 from policies.harness.spec import RunSpec
+from policies.prompts import BatchSpec, Item
+from policies.put_back import BATCH_WAITS_S
 from policies.refusal import Refused
 from policies.views import Reason
 from tests.flows.conftest import until
@@ -56,6 +61,8 @@ class FakeServer:
         return [run for run in self.runs.values() if run.state.type in live]
 
     async def read_flow_run(self, flow_run: UUID) -> Any:
+        if flow_run not in self.runs:
+            raise ObjectNotFound(http_exc=KeyError(flow_run))
         return self.runs[flow_run]
 
     async def read_flow_run_states(self, flow_run: UUID) -> list[State[Any]]:
@@ -193,6 +200,104 @@ def test_an_open_run_whose_flow_run_was_cancelled_is_aborted(
             agent.active = None
         anyio.run(worker.sweep)
         assert (agent.memory.runs["r1"]["ending"], agent.memory.runs["r2"]["state"]) == ("aborted", "open")
+
+
+@pytest.fixture
+def engine(tmp_path: Path, worker: NodeWorker) -> Engine:
+    return store.open(worker.settings.store)
+
+
+def batch_on(engine: Engine, name: str, flow_run: UUID, node: str = NODE) -> None:
+    spec = BatchSpec(node=node)
+    store.make_batch(
+        engine, name, spec, [Item({"prompt": "a"}), Item({"prompt": "b"})], source="s", digest="d", style="plain",
+        flow_run_id=str(flow_run),
+    )  # fmt: skip
+
+
+def state_of(engine: Engine, name: str) -> tuple[str, str]:
+    status = store.batch_status(engine, name)
+    assert status is not None
+    return status["state"], status["reason"] or ""
+
+
+def test_a_batch_whose_flow_run_failed_for_want_of_something_goes_on_with_growing_waits_to_an_end(
+    worker: NodeWorker, server: FakeServer, engine: Engine
+) -> None:
+    run = server.add(StateType.FAILED)
+    batch_on(engine, "b", run)
+    waits = []
+    for _ in range(len(BATCH_WAITS_S)):
+        anyio.run(worker.sweep)
+        state = server.runs[run].state
+        assert (state.name, "without an answer in between" in state.message) == (AWAITING, True)
+        waits.append(round((state.state_details.scheduled_time - state.timestamp).total_seconds(), -1))
+        server.runs[run].state = State(type=StateType.FAILED, message="the agent does not answer")
+    assert waits == list(BATCH_WAITS_S)
+    assert state_of(engine, "b")[0] == "open"
+    anyio.run(worker.sweep)
+    state, reason = state_of(engine, "b")
+    assert state == "failed"
+    assert "the agent does not answer" in reason
+    assert reason.endswith("cotenant llmserve retry b")
+
+
+def test_an_answer_in_between_begins_the_count_anew(worker: NodeWorker, server: FakeServer, engine: Engine) -> None:
+    run = server.add(StateType.RUNNING)
+    batch_on(engine, "b", run)
+    store.next_job(engine, "b")
+    for _ in range(5):
+        server.runs[run].state = State(type=StateType.RUNNING)
+        gone(worker, run)
+        anyio.run(worker.sweep)
+    assert "(5 of 9" in server.runs[run].state.message
+    store.take_over(engine, "b", 0, [{"id": "0", "text": "x"}])
+    server.runs[run].state = State(type=StateType.RUNNING)
+    gone(worker, run)
+    anyio.run(worker.sweep)
+    assert "(1 of 9" in server.runs[run].state.message
+
+
+def test_batches_that_somebody_works_on_or_that_are_others_are_left_alone(
+    worker: NodeWorker, server: FakeServer, engine: Engine, sleeper: subprocess.Popen[bytes]
+) -> None:
+    """A run that the server calls crashed while its process lives (case 106) gets no second copy."""
+    alive, held, other, ended = (server.add(StateType.CRASHED) for _ in range(4))
+    waits = server.add(StateType.SCHEDULED)
+    for name, flow_run in (("alive", alive), ("held", held), ("waits", waits), ("ended", ended)):
+        batch_on(engine, name, flow_run)
+    batch_on(engine, "other", other, "n2")
+    store.end_batch(engine, "ended", "failed", "bad_model")
+    worker.processes.remember(alive, sleeper.pid)
+    worker._held.add(held)
+    anyio.run(worker.sweep)
+    assert {name_of(server, run) for run in (alive, held, other, ended)} == {"Crashed"}
+    assert name_of(server, waits) == "Scheduled"
+    assert state_of(engine, "ended") == ("failed", "bad_model")
+
+
+def test_a_cancelled_batch_is_ended_and_one_whose_run_is_forgotten_says_what_to_do(
+    worker: NodeWorker, server: FakeServer, engine: Engine, tmp_path: Path
+) -> None:
+    batch_on(engine, "forgotten", uuid4())
+    cancelled, foreign = server.add(StateType.CANCELLED), server.add(StateType.CANCELLED)
+    told: list[tuple[str, int]] = []
+
+    def call(verb: str, **params: Any) -> Any:
+        told.append((verb, params.get("job", 0)))
+        return {"job_show": {"key": "c/0"}, "run_list": []}.get(verb, {})
+
+    worker.agent = SimpleNamespace(call=call)  # type: ignore[assignment]
+    for name, flow_run, job in (("c", cancelled, 5), ("f", foreign, 6)):
+        batch_on(engine, name, flow_run)
+        store.next_job(engine, name)
+        store.set_job(engine, name, 0, job)
+    anyio.run(worker.sweep)
+    assert [state_of(engine, name)[0] for name in ("c", "f")] == ["cancelled", "cancelled"]
+    assert [job for verb, job in told if verb == "job_cancel"] == [5], "number 6 is another job by now"
+    state, reason = state_of(engine, "forgotten")
+    assert state == "failed"
+    assert reason.endswith("cotenant llmserve retry forgotten")
 
 
 def test_a_node_takes_from_the_shared_queue_what_is_for_it(worker: NodeWorker, server: FakeServer) -> None:

@@ -1,6 +1,6 @@
 """The module in its own environment, built from its lock, and a real model: 135 million parameters, 98 MB.
 
-Built once: uv keeps the wheel of llama.cpp (ten minutes on two free cores) and the model's package in the user's cache.
+Built once: the wheel of llama.cpp (ten minutes on two free cores) and the model's package are kept in the user's cache.
 ``COTENANT_TEST_WHEELS`` names a folder of wheels to take everything from instead.
 """
 

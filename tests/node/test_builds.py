@@ -106,7 +106,7 @@ def test_case_048_a_build_has_the_lowest_weight_of_a_session_of_its_own() -> Non
 @pytest.mark.parametrize(
     ("ending", "says"),
     [
-        (Built(1, "no  solution\nfound"), "uv export gave 1: no solution found"),
+        (Built(1, "no  solution\nfound"), "uv venv gave 1: no solution found"),
         (Built(-15, "", ended=True), "was ended with the agent"),
         (Built(-15, "", late=True), "was not done within 4 hours"),
     ],

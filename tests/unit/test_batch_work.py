@@ -12,7 +12,7 @@ import pytest
 from cotenant import store
 from policies.prompts import BatchSpec, Item
 from policies.refusal import Refused
-from tasks.prompts import BatchStopped, BatchWork
+from tasks.prompts import BatchStalled, BatchStopped, BatchWork
 
 log = logging.getLogger("batch")
 
@@ -144,3 +144,60 @@ def test_a_bad_model_stops_the_batch_and_charges_no_prompt(tmp_path: Path) -> No
     with pytest.raises(BatchStopped, match="llmserve/bad_model"):
         go_on(work_on(url, agent))
     assert texts(url) == [None, None]
+
+
+def test_jobs_that_fail_whatever_they_hold_stall_the_batch_and_charge_no_prompt(tmp_path: Path) -> None:
+    """A device that answers nobody: trying on would end prompt after prompt as failed."""
+    url, agent = batch_of(tmp_path, 12), Agent("failed", "llmserve/backend_failed")
+    agent.answered = 0
+    with pytest.raises(BatchStalled, match="llmserve/backend_failed"):
+        go_on(work_on(url, agent))
+    assert len(agent.jobs) == 3
+    with pytest.raises(BatchStalled):
+        go_on(work_on(url, agent))
+    assert len(agent.jobs) == 4, "it is looked for with one job more"
+    status = store.batch_status(store.open(url), "b")
+    assert status is not None
+    assert (status["state"], status["open"], status["failed"]) == ("open", 12, 0)
+    agent.outcome, agent.reason, agent.answered = "done", "", None
+    go_on(work_on(url, agent))
+    assert None not in texts(url)
+
+
+def test_a_prompt_that_brings_down_every_job_of_its_own_is_no_stall(tmp_path: Path) -> None:
+    url, agent = batch_of(tmp_path, 1), Agent("failed", "crashed with signal 11")
+    agent.answered = 0
+    go_on(work_on(url, agent))
+    status = store.batch_status(store.open(url), "b")
+    assert status is not None
+    assert (status["state"], status["failed"], len(agent.jobs)) == ("done", 1, 3)
+
+
+def test_a_retry_that_is_killed_before_it_settled_the_cancelled_job_goes_on(tmp_path: Path) -> None:
+    url, agent = batch_of(tmp_path, 2), Agent("cancelled")
+    agent.answered = 1
+    with pytest.raises(BatchStopped, match="was cancelled"):
+        go_on(work_on(url, agent))
+    store.next_job(store.open(url), "b")
+    work = work_on(url, agent)
+    work.begin("flow-1")
+    work.next()
+    work.end("cancelled")
+    work_on(url, agent).begin("flow-2")  # and is killed here
+    again = work_on(url, agent)
+    again.begin("flow-2")
+    chunk = again.next()
+    assert chunk is not None
+    again.follow(chunk, lambda: None)
+
+
+def test_failed_prompts_can_be_asked_again(tmp_path: Path) -> None:
+    url, agent = batch_of(tmp_path, 1), Agent("failed", "crashed with signal 11")
+    agent.answered = 0
+    go_on(work_on(url, agent))
+    engine = store.open(url)
+    assert store.reopen_failed(engine, "b") == 1
+    assert store.reopen_failed(engine, "b") == 0
+    agent.outcome, agent.reason, agent.answered = "done", "", None
+    go_on(work_on(url, agent))
+    assert texts(url) == ["b/3 says 0"]

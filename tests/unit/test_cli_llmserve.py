@@ -12,6 +12,7 @@ from cotenant import fleet, store
 from cotenant.cli import fleet_link, llmserve_input
 from policies.prompts import BatchSpec, parse_list
 from tests.cli_runner import Cli, cli, home
+from tests.fake_agent import FakeAgent
 
 __all__ = ["cli", "home"]
 
@@ -94,7 +95,7 @@ def test_a_batch_is_shown_with_its_results(cli: Cli, tmp_path: Path, home: Path,
 def test_a_batch_that_was_answered_whole_and_never_ended_may_be_retried(
     cli: Cli, tmp_path: Path, home: Path, started: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fleet_link.Fleet, "why_ended", lambda self, run: "Crashed")
+    monkeypatch.setattr(fleet_link.Fleet, "state_of", lambda self, run: {"words": "Crashed", "final": True})
     batch = cli("llmserve", "queue", prompts(tmp_path, {"prompt": "a"}), "--json").json["data"]["batch"]
     engine = store.open(store.default_url(home))
     store.next_job(engine, batch)
@@ -106,6 +107,101 @@ def test_a_batch_that_was_answered_whole_and_never_ended_may_be_retried(
     said = cli("llmserve", "retry", batch)
     assert said.code == 2
     assert "no prompt of it is open" in said.err
+
+
+@pytest.fixture
+def flow_state(monkeypatch: pytest.MonkeyPatch, started: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the server says of the flow run; cancelled ones are listed."""
+    state: dict[str, Any] = {"words": "Running", "final": False, "cancelled": []}
+    monkeypatch.setattr(fleet_link.Fleet, "state_of", lambda self, run: dict(state))
+    monkeypatch.setattr(fleet_link.Fleet, "cancel", lambda self, run: state["cancelled"].append(run))
+    return state
+
+
+def queued(cli: Cli, tmp_path: Path) -> dict[str, Any]:
+    return dict(cli("llmserve", "queue", prompts(tmp_path, {"prompt": "a"}), "--json").json["data"])
+
+
+def test_an_open_batch_says_how_its_flow_run_stands_and_what_to_do(
+    cli: Cli, tmp_path: Path, home: Path, flow_state: dict[str, Any]
+) -> None:
+    batch = queued(cli, tmp_path)["batch"]
+    said = cli("llmserve", "status", batch)
+    assert "Running" in said.out
+    assert "retry" not in said.out
+    flow_state |= {"words": "Failed: the agent does not answer", "final": True}
+    said = cli("llmserve", "status", batch)
+    assert "the agent does not answer" in said.out
+    assert f"at once: cotenant llmserve retry {batch}" in " ".join(said.out.split())
+    store.end_batch(store.open(store.default_url(home)), batch, "failed", "it was put back often enough")
+    assert cli("llmserve", "status", batch, "--json").json["data"]["next"] == f"cotenant llmserve retry {batch}"
+
+
+def test_a_batch_that_no_flow_run_works_on_says_so_and_can_be_retried_or_cancelled(
+    cli: Cli, home: Path, started: list[dict[str, Any]]
+) -> None:
+    """Killed between keeping the batch and starting its flow run."""
+    engine = store.open(store.default_url(home))
+    for name in ("b1", "b2"):
+        items = parse_list(["a"]).items
+        store.make_batch(engine, name, BatchSpec(node="n"), items, source="s", digest="d" * 64, style="plain")
+    said = cli("llmserve", "status", "b1", "--json").json["data"]
+    assert (said["flow"]["words"], said["next"]) == ("no flow run works on it", "cotenant llmserve retry b1")
+    assert cli("llmserve", "retry", "b1").code == 0
+    assert [run["batch"] for run in started] == ["b1"]
+    assert cli("llmserve", "cancel", "b2").code == 0
+    status = store.batch_status(engine, "b2")
+    assert status is not None
+    assert (status["state"], status["open"]) == ("cancelled", 1)
+
+
+def test_cancelling_a_batch_whose_flow_run_ended_ends_the_batch(
+    cli: Cli, tmp_path: Path, home: Path, flow_state: dict[str, Any]
+) -> None:
+    batch = queued(cli, tmp_path)["batch"]
+    flow_state |= {"words": "Crashed", "final": True}
+    engine = store.open(store.default_url(home))
+    store.next_job(engine, batch)
+    store.set_job(engine, batch, 0, 7)
+    with FakeAgent(home, job_show={"key": "another/0"}, job_cancel={}).serving() as agent:
+        assert "does not know it any more" in " ".join(cli("llmserve", "status", batch).out.split())
+        assert cli("llmserve", "cancel", batch).code == 0
+        assert "job_cancel" not in agent.verbs(), "the number is another job's by now"
+    status = store.batch_status(engine, batch)
+    assert status is not None
+    assert (status["state"], flow_state["cancelled"]) == ("cancelled", [])
+
+
+def test_a_retry_does_not_wait_for_a_run_that_is_to_be_put_back_later(
+    cli: Cli, tmp_path: Path, home: Path, flow_state: dict[str, Any]
+) -> None:
+    first = queued(cli, tmp_path)
+    assert "has not ended" in cli("llmserve", "retry", first["batch"]).err
+    flow_state["words"] = "AwaitingNode: local: FLOW_PUT_BACK: put back: it was lost (4 of 9)"
+    again = cli("llmserve", "retry", first["batch"], "--json").json["data"]
+    assert flow_state["cancelled"] == [first["flow_run_id"]]
+    status = store.batch_status(store.open(store.default_url(home)), first["batch"])
+    assert status is not None
+    assert status["flow_run_id"] == again["flow_run_id"] != first["flow_run_id"]
+
+
+def test_failed_prompts_are_asked_again_where_that_is_wanted(
+    cli: Cli, tmp_path: Path, home: Path, started: list[dict[str, Any]]
+) -> None:
+    batch = queued(cli, tmp_path)["batch"]
+    engine = store.open(store.default_url(home))
+    store.next_job(engine, batch)
+    store.take_over(engine, batch, 0, [{"id": "0", "error": {"code": "job_failed", "message": "x"}}])
+    store.end_job(engine, batch, 0, "done")
+    store.end_batch(engine, batch, "done")
+    assert cli("llmserve", "status", batch, "--json").json["data"]["next"].endswith("--failed")
+    said = cli("llmserve", "retry", batch)
+    assert said.code == 2
+    assert "--failed" in said.err
+    assert cli("llmserve", "retry", batch, "--failed", "--json").json["data"]["open"] == 1
+    status = store.batch_status(engine, batch)
+    assert status is not None
+    assert (status["state"], status["open"], status["failed"]) == ("open", 1, 0)
 
 
 def test_operations_of_modules(cli: Cli, started: list[dict[str, Any]]) -> None:

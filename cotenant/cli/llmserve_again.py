@@ -1,0 +1,81 @@
+"""Going on with a batch of prompts, and ending one that no flow run works on."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from cotenant.cli.failures import Unreachable
+from cotenant.cli.result import OperationResult
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from cotenant.settings import Settings
+
+__all__ = ["cancel_here", "retry"]
+
+
+def cancel_here(settings: Settings, engine: Engine, found: dict[str, Any]) -> list[str]:
+    """End a batch whose flow run has ended: nothing else would. Notes for the owner."""
+    from cotenant import store
+    from cotenant.cli.agents import Agent
+    from policies.refusal import Refused
+
+    notes = []
+    if found["job"] is not None:
+        agent = Agent(settings, found["node"])
+        try:
+            # an agent that lost its journal gives the number to another job
+            if agent.ask("job_show", job=found["job"]).get("key") in (None, found["job_key"]):
+                agent.ask("job_cancel", job=found["job"])
+        except Unreachable as gone:
+            notes.append(
+                f"its job {found['job']} was not stopped: {gone}; on that node: cotenant job cancel {found['job']}"
+            )
+        except Refused as refusal:
+            if refusal.code != "JOB_UNKNOWN":
+                raise
+    store.end_batch(engine, found["batch"], "cancelled", "it was cancelled")
+    return notes
+
+
+def retry(settings: Settings, batch: str, *, failed: bool) -> OperationResult:
+    """Start another flow run on what is open; one that only waits to be put back gives way to it.
+
+    Raises:
+        Refused: no prompt of it is left, or its flow run is at work.
+    """
+    from cotenant import fleet, store
+    from cotenant.cli import fleet_link
+    from cotenant.cli.llmserve_input import DEPLOYMENT
+    from cotenant.cli.llmserve_show import one_batch
+    from cotenant.cli.runs import made_store
+    from policies.refusal import Refused
+
+    engine = made_store(settings, f"batch {batch!r}")
+    found = one_batch(settings, engine, batch)
+    api = fleet_link.connect(settings)
+    before = found["flow_run_id"]
+    state = api.state_of(before) if before and found["state"] == "open" else None
+    waits = state is not None and "FLOW_PUT_BACK" in state["words"]
+    if before and found["state"] == "open" and not waits and not (state or {}).get("final"):
+        raise Refused("BATCH_OPEN", f"batch {batch}", "its flow run has not ended", f"cotenant llmserve status {batch}")
+    again = failed and found["failed"]
+    # with no prompt left, a batch whose flow run was killed before it could say so still has to be ended by one
+    if not found["open"] and not again and found["state"] == "done":
+        more = f", or: cotenant llmserve retry {batch} --failed" if found["failed"] else ""
+        raise Refused(
+            "BATCH_DONE", f"batch {batch}", "no prompt of it is open", f"cotenant llmserve results {batch}{more}"
+        )
+    reopened = store.reopen_failed(engine, batch) if again else 0
+    flow_run = fleet.run_flow(api.url, DEPLOYMENT, {"node": found["node"], "batch": batch}, found["node"])
+    # the batch is shown as open from now on, however long the flow takes to start
+    store.set_flow_run(engine, batch, flow_run)
+    if waits:
+        with contextlib.suppress(Refused):
+            api.cancel(str(before))
+    return OperationResult(
+        {"batch": batch, "flow_run_id": flow_run, "ui": api.ui_link(flow_run), "open": found["open"] + reopened},
+        view=lambda data: [f"batch {data['batch']} goes on with {data['open']} open prompts: {data['ui']}"],
+    )
