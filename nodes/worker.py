@@ -34,19 +34,17 @@ from prefect.states import Cancelled, Crashed, Failed, Scheduled
 from prefect.utilities.processutils import command_to_string, get_sys_executable
 from prefect.workers.process import ProcessJobConfiguration, ProcessVariables, ProcessWorker, ProcessWorkerResult
 from pydantic import Field
-from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from cotenant import store
 from cotenant.settings import Settings
 from nodes.client import AgentClient, AgentUnreachable, node_dir, socket_path
 from nodes.flow_processes import FlowProcesses, lower_priority
 from nodes.identity import liveness
 from nodes.mirror import Mirror
 from nodes.worker_admission import no_such_node, outside_hours, unknown_parameters, was_reviewed
+from nodes.worker_batches import WorkerBatches
 from nodes.worker_execution import NoHooks, PutBackProposer, Started
 from policies.explain import awaiting_words
-from policies.prompts import job_key
 from policies.put_back import BATCH_WAITS_S, WAITS_S, Was, next_put_back
 from policies.refusal import Refused
 from policies.views import Reason
@@ -102,7 +100,6 @@ class NodeWorker(ProcessWorker):
         super().__init__(*args, **kwargs)
         settings = Settings.from_env()
         self.settings = settings
-        self._store: Engine | None = None
         self.node = settings.node
         self.checkout = Path(os.environ.get("COTENANT_ROOT") or Path(__file__).parents[1]).resolve()
         self.agent = AgentClient(socket_path(settings.home, self.node))
@@ -110,6 +107,7 @@ class NodeWorker(ProcessWorker):
         self.mirror = Mirror(
             self.agent, settings.store, self.node, mark=node_dir(settings.home, self.node) / "mirror.json"
         )
+        self.batches = WorkerBatches(self.agent, settings.store, self.node)
         self._held: set[UUID] = set()
         self._cancelled: set[UUID] = set()
         self._flow_names: dict[UUID, str] = {}
@@ -328,7 +326,7 @@ class NodeWorker(ProcessWorker):
             Was(state.timestamp, state.is_running(), state.name == AWAITING and PUT_BACK in (state.message or ""))
             for state in states
         ]
-        batch = await self._batch_of(flow_run_id)
+        batch = await self.batches.of_flow_run(flow_run_id)
         if batch is not None:
             due, without = next_put_back(history, BATCH_WAITS_S, batch["answered_at"]), " without an answer in between"
         else:
@@ -339,20 +337,6 @@ class NodeWorker(ProcessWorker):
         again = Reason("FLOW_PUT_BACK", f"{PUT_BACK}{why} ({due.number} of {due.most}{without})")
         await self._defer(client, flow_run, again, due.wait_s)
         return True
-
-    async def _batch_of(self, flow_run_id: UUID) -> dict[str, Any] | None:
-        """The open batch that the run works on; None also where the store does not say."""
-        try:
-            engine = await self._opened_store()
-            return await anyio.to_thread.run_sync(store.batch_of_flow_run, engine, str(flow_run_id))
-        except (SQLAlchemyError, OSError) as error:
-            self._logger.warning("The store was not asked for the batch of flow run %s: %s", flow_run_id, error)
-            return None
-
-    async def _opened_store(self) -> Engine:
-        if self._store is None:
-            self._store = await anyio.to_thread.run_sync(store.open, self.settings.store)
-        return self._store
 
     async def _put_back_on_stop(self, flow_run: FlowRun) -> None:
         with contextlib.suppress(Exception), anyio.fail_after(10):
@@ -415,61 +399,34 @@ class NodeWorker(ProcessWorker):
             self._logger.debug("Open runs were not looked at: %s", error)
 
     async def _look_after_batches(self) -> None:
-        """Batches that are open in the store while nothing works on them."""
-        try:
-            engine = await self._opened_store()
-            rows = await anyio.to_thread.run_sync(store.open_batches, engine, self.node)
-        except (SQLAlchemyError, OSError) as error:
-            self._logger.debug("Open batches were not looked at: %s", error)
-            return
-        for row in rows:
+        """Batches that are open in the store while nothing works on them: their run is cancelled, lost or failed."""
+        for row in await self.batches.open():
             try:
-                await self._look_after_batch(engine, row)
+                await self._look_after_batch(row)
             except (AgentUnreachable, Refused, SQLAlchemyError, OSError, ValueError) as error:
                 self._logger.debug("Batch %s was not looked at: %s", row["batch"], error)
 
-    async def _look_after_batch(self, engine: Engine, row: dict[str, Any]) -> None:
-        """One whose run is cancelled stops; one whose run was lost or failed for want of something goes on.
-
-        What the flow itself judged hopeless is not open any more.
-        """
-        flow_run_id, why = UUID(row["flow_run_id"]), None
+    async def _look_after_batch(self, row: dict[str, Any]) -> None:
+        """What the flow itself judged hopeless is not open any more; whatever else ended it may go on."""
+        flow_run_id = UUID(row["flow_run_id"])
         process = self.processes.of(flow_run_id)
         if flow_run_id in self._held or (process is not None and liveness(process) != "gone"):
             return
         try:
             state = (await self.client.read_flow_run(flow_run_id)).state
         except ObjectNotFound:
-            state, why = None, "its flow run is not on the server any more"
-        if why is None and (state is None or not state.is_final()):
+            await self.batches.give_up(row, "its flow run is not on the server any more")
             return
-        if state is not None and state.is_cancelled():
-            await self._stop_batch(engine, row)
+        if state is None or not state.is_final():
             return
-        if state is not None:
-            why = f"its flow run ended as {state.name}" + (f": {state.message}" if state.message else "")
-            if not state.is_completed() and await self.put_back(self.client, flow_run_id, why):
-                return
-            why += " and was put back often enough" if not state.is_completed() else ""
-        reason = f"{why}; go on with: cotenant llmserve retry {row['batch']}"
-        await anyio.to_thread.run_sync(store.end_batch, engine, row["batch"], "failed", reason)
-
-    async def _stop_batch(self, engine: Engine, row: dict[str, Any]) -> None:
-        """Its job stops; what it had finished stays and is collected by a retry."""
-        if row["job"] is not None:
-            await anyio.to_thread.run_sync(self._cancel_job_of, row)
-        await anyio.to_thread.run_sync(store.end_batch, engine, row["batch"], "cancelled", "its flow run is cancelled")
-
-    def _cancel_job_of(self, row: dict[str, Any]) -> None:
-        try:
-            key = self.agent.call("job_show", job=row["job"]).get("key")
-        except Refused as refusal:
-            if refusal.code == "JOB_UNKNOWN":
-                return
-            raise
-        # an agent that lost its journal gives the number to another job
-        if key in (None, job_key(row["batch"], row["number"])):
-            self.agent.call("job_cancel", job=row["job"])
+        if state.is_cancelled():
+            await self.batches.stop(row)
+            return
+        why = f"its flow run ended as {state.name}" + (f": {state.message}" if state.message else "")
+        if state.is_completed():
+            await self.batches.give_up(row, why)
+        elif not await self.put_back(self.client, flow_run_id, why):
+            await self.batches.give_up(row, f"{why}; it was put back often enough")
 
     def _end_overdue(self, flow_run: FlowRun) -> None:
         """After an outage of the server Prefect no longer hears that a run it started is to be cancelled."""

@@ -112,10 +112,13 @@ def queue(
     digest = digest_of(spec.model_dump(), parsed.items)
     before = store.same_batches(engine, spec.node, digest)
     if before and dedupe:
-        status = store.batch_status(engine, before[-1])
+        status = store.batch_status(engine, before[-1]) or {}
+        words = f"the same prompts are batch {before[-1]} already; nothing was queued"
+        if status.get("state") in ("cancelled", "failed"):
+            words += f"; it is {status['state']} with {status['open']} open: cotenant llmserve retry {before[-1]}"
         return OperationResult(
             {"batch": before[-1], "queued": False, "same_as": before, "status": status},
-            messages=[*notes, f"the same prompts are batch {before[-1]} already; nothing was queued"],
+            messages=[*notes, words],
             view=lambda data: [f"batch {data['batch']}; see it with: cotenant llmserve status {data['batch']}"],
         )
     if before:

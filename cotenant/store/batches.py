@@ -325,12 +325,12 @@ def batch_status(engine: Engine, batch: str) -> dict[str, Any] | None:
 
 
 def open_batches(engine: Engine, node: str) -> list[dict[str, Any]]:
-    """``[{batch, flow_run_id, number, job}]`` of the node's batches that are a flow run's.
+    """``[{batch, flow_run_id, number, job, place}]`` of the node's batches that are a flow run's.
 
-    ``number`` and ``job`` (the agent's number) are of the batch's job that has not ended, or None.
+    ``number``, ``job`` (the agent's number) and ``place`` are of the batch's job that has not ended, or None.
     """
     wanted = (
-        select(Batch.batch, Batch.flow_run_id, BatchJob.number, BatchJob.job)
+        select(Batch.batch, Batch.flow_run_id, BatchJob.number, BatchJob.job, BatchJob.place)
         .outerjoin(BatchJob, (BatchJob.batch == Batch.batch) & (BatchJob.state == "open"))
         .where(Batch.node == node, Batch.state == "open", Batch.flow_run_id.is_not(None))
     )

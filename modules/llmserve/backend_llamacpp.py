@@ -118,8 +118,14 @@ class LlamaBackend:
             raise BadPrompt(f"its {len(raw)} bytes cannot be made into tokens ({count})")
         return list(found[:count])
 
+    def piece(self, slot: int, token: int) -> bytes:
+        return self._piece(token)
+
+    def rest(self, slot: int) -> bytes:
+        return b""
+
     @functools.lru_cache(maxsize=1 << 16)  # noqa: B019 - one backend a process
-    def piece(self, token: int) -> bytes:
+    def _piece(self, token: int) -> bytes:
         buffer = ctypes.create_string_buffer(PIECE_BYTES)
         size = lib.llama_token_to_piece(self._vocab, token, buffer, PIECE_BYTES, 0, False)
         if size < 0:

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
+from batching import BadPrompt
 from gguf import BadModel
 from prompts import Prompt, Request, Sampling
 
@@ -71,14 +72,18 @@ class MlxBackend:
             return list(self._tokenizer.encode(prompt.text))
         turns = [{"role": role, "content": content} for role, content in prompt.messages]
         if getattr(self._tokenizer, "chat_template", None):
-            return list(self._tokenizer.apply_chat_template(turns, add_generation_prompt=True))
+            try:
+                return list(self._tokenizer.apply_chat_template(turns, add_generation_prompt=True))
+            except Exception as error:  # many templates refuse a role, or turns that do not alternate
+                raise BadPrompt(f"the model's chat template refuses it: {error}") from error
         return list(self._tokenizer.encode("\n".join(content for _, content in prompt.messages)))
 
     def open(self, shared: list[int]) -> None:
         """Caches of MLX are one a prompt: each reads the beginning itself."""
 
     def start(self, slot: int, tokens: list[int], sampling: Sampling) -> None:
-        self._slots[slot] = _Slot(list(tokens), self._mlx.make_prompt_cache(self._model), sampling)
+        cache = self._mlx.make_prompt_cache(self._model)
+        self._slots[slot] = _Slot(list(tokens), cache, sampling, self._tokenizer.detokenizer)
 
     def step(self, limit: int) -> tuple[int, list[tuple[int, int]]]:
         """One prompt's turn: a piece of its prefill, or one token."""
@@ -108,8 +113,16 @@ class MlxBackend:
         )
         return steps
 
-    def piece(self, token: int) -> bytes:
-        return str(self._tokenizer.decode([token])).encode()
+    def piece(self, slot: int, token: int) -> bytes:
+        """Through a detokenizer of the sequence's own: a token alone may be half a character, or lose its space."""
+        text = self._slots[slot].text
+        text.add_token(token)
+        return str(text.last_segment).encode()
+
+    def rest(self, slot: int) -> bytes:
+        text = self._slots[slot].text
+        text.finalize()
+        return str(text.last_segment).encode()
 
     def ends(self, token: int) -> bool:
         return token in self._tokenizer.eos_token_ids
@@ -122,8 +135,8 @@ class MlxBackend:
 
 
 class _Slot:
-    __slots__ = ("cache", "sampling", "steps", "unread")
+    __slots__ = ("cache", "sampling", "steps", "text", "unread")
 
-    def __init__(self, unread: list[int], cache: Any, sampling: Sampling) -> None:
-        self.unread, self.cache, self.sampling = unread, cache, sampling
+    def __init__(self, unread: list[int], cache: Any, sampling: Sampling, text: Any) -> None:
+        self.unread, self.cache, self.sampling, self.text = unread, cache, sampling, text
         self.steps: Iterator[Any] | None = None

@@ -81,8 +81,11 @@ class StubBackend:
             self._model.read(chr(unread.popleft()))
         return self._model.state, count
 
-    def piece(self, token: int) -> bytes:
+    def piece(self, slot: int, token: int) -> bytes:
         return chr(token).encode("utf-8", "replace")
+
+    def rest(self, slot: int) -> bytes:
+        return b""
 
     def ends(self, token: int) -> bool:
         return False

@@ -45,7 +45,14 @@ class Backend(Protocol):
 
     def start(self, slot: int, tokens: list[int], sampling: Sampling) -> None: ...
     def step(self, limit: int) -> tuple[int, list[tuple[int, int]]]: ...
-    def piece(self, token: int) -> bytes: ...
+    def piece(self, slot: int, token: int) -> bytes:
+        """What the next token of a sequence adds to its text; each token is asked about once, in order."""
+        ...
+
+    def rest(self, slot: int) -> bytes:
+        """What ``piece`` held back of a sequence that is finished."""
+        ...
+
     def ends(self, token: int) -> bool: ...
     def stop(self, slot: int) -> None: ...
     def close(self) -> None: ...
@@ -186,13 +193,14 @@ class Batch:
         for slot, token in news:
             sequence = self._live[slot]
             end = self.backend.ends(token)
-            sequence.take(b"" if end else self.backend.piece(token), now_s, end=end)
+            sequence.take(b"" if end else self.backend.piece(slot, token), now_s, end=end)
             self.figures.tokens += 1
         for slot, sequence in list(self._live.items()):
             if sequence.finish is None and now_s - sequence.began_s > self.wall_s:
                 sequence.finish = "wall"
                 self.figures.at_limit += 1
             if sequence.finish is not None:
+                sequence.close(self.backend.rest(slot))
                 self.backend.stop(slot)
                 del self._live[slot]
                 self._tell(sequence, now_s)

@@ -41,6 +41,13 @@ class Sequence:
         elif self.tokens >= self.prompt.max_tokens:
             self.finish = "length"
 
+    def close(self, rest: bytes) -> None:
+        """It is finished, and this is what the backend had held back of it."""
+        if rest and not self._cut:
+            self._text += self._decoder.decode(rest)
+            if self._stopped():
+                self.finish = "stop"
+
     def _stopped(self) -> bool:
         if not self.prompt.stop:
             return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -10,11 +11,16 @@ import pytest
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from cotenant import store
+from cotenant import fleet, store
 from cotenant.fleet.deployments import client_of
+from cotenant.fleet.runs import flow_state
 from flows import llmserve_batch as module
-from policies.prompts import batch_id
-from tests.flows.conftest import NODE, Rig
+from nodes.client import AgentUnreachable
+from policies.prompts import BatchSpec, batch_id, parse_list
+from policies.refusal import Refused
+from tasks.agent_link import Patience
+from tasks.prompts import BatchWork
+from tests.flows.conftest import NODE, Rig, until
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -101,6 +107,71 @@ def test_a_model_that_does_not_load_fails_the_run_with_the_reason_and_leaves_the
     # mended, and tried again by another run
     again = run(rig, monkeypatch, Jobs(), batch=batch)
     assert again.message.startswith("2 of 2 done")
+
+
+def test_a_run_that_lost_its_agent_leaves_the_batch_open_and_says_that_it_goes_on(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Away(Jobs):
+        def job_events(self, *, job: int, after: int) -> dict[str, Any]:
+            raise AgentUnreachable(rig.home, "it was stopped")
+
+    monkeypatch.setattr(module, "BatchWork", partial(BatchWork, patience=Patience(0.0, 0.0, 0.0)))
+    state = run(rig, monkeypatch, Away(), prompts=["a"], backend="stub")
+    batch = batch_id(str(state.state_details.flow_run_id))
+    assert state.type.value == "FAILED"
+    assert "it was stopped" in state.message
+    assert state.message.endswith(f"tried again by itself; at once with: cotenant llmserve retry {batch}")
+    engine = store.open(store.default_url(rig.home))
+    assert [row["batch"] for row in store.open_batches(engine, NODE)].count(batch) == 1
+    assert run(rig, monkeypatch, Jobs(), batch=batch).type.value == "COMPLETED"
+
+
+def test_a_batch_whose_jobs_all_fail_goes_on_by_itself_when_they_no_longer_do(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the real worker: a device that answered nobody, and then somebody mended it. Nobody asks for anything."""
+
+    class Wedged(Jobs):
+        def job_events(self, *, job: int, after: int) -> dict[str, Any]:
+            return {"lines": [], "next": after, "ended": True} if job <= 3 else super().job_events(job=job, after=after)
+
+        def job_show(self, *, job: int) -> dict[str, Any]:
+            wedged = {"outcome": "failed", "failure": {"reason": "llmserve/backend_failed", "detail": "no device"}}
+            return super().job_show(job=job) | (wedged if job <= 3 else {})
+
+    agent = Wedged()
+    for verb in ("job_submit", "job_events", "job_show"):
+        monkeypatch.setattr(rig.agent, f"do_{verb}", getattr(agent, verb), raising=False)
+    spec, items = BatchSpec(node=NODE, backend="stub", per_job=1), parse_list(["a", "b", "c", "d"]).items
+    engine = store.open(store.default_url(rig.home))
+    store.make_batch(engine, "wedged", spec, items, source="s", digest="d" * 64, style="plain")
+    flow_run = fleet.run_flow(rig.url, "llmserve-batch/llmserve-batch", {"node": NODE, "batch": "wedged"}, NODE)
+    until(lambda: flow_state(rig.url, flow_run)["name"] == "Completed", "its end", 600.0, every_s=0.5)
+    states = rig.states(flow_run)
+    failed = next(message for name, message in states if name == "Failed")
+    assert "jobs fail whatever their prompts are" in failed
+    assert "no device" in failed
+    assert any(name == "AwaitingNode" and "(1 of 9 without an answer in between)" in why for name, why in states)
+    status = store.batch_status(engine, "wedged")
+    assert status is not None
+    assert (status["state"], status["done"], status["failed"]) == ("done", 4, 0)
+    assert len(agent.jobs) == 7
+
+
+def test_a_batch_whose_jobs_are_refused_ends_with_the_reason(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoModule(Jobs):
+        def job_submit(self, *, module: str, stage: str, payload: dict[str, Any], key: str) -> dict[str, Any]:
+            raise Refused("JOB_NO_MODULE", f"module {module!r}", "its manifest is broken", "cotenant module list")
+
+    state = run(rig, monkeypatch, NoModule(), prompts=["a"], backend="stub")
+    assert (state.type.value, state.name) == ("FAILED", "Refused")
+    batch = batch_id(str(state.state_details.flow_run_id))
+    status = store.batch_status(store.open(store.default_url(rig.home)), batch)
+    assert status is not None
+    assert status["state"] == "failed"
+    assert "its manifest is broken" in status["reason"]
+    assert "cotenant module list" in status["reason"]
 
 
 @pytest.mark.parametrize(

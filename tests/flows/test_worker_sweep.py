@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Iterator
@@ -285,9 +286,12 @@ def test_a_cancelled_batch_is_ended_and_one_whose_run_is_forgotten_says_what_to_
 
     def call(verb: str, **params: Any) -> Any:
         told.append((verb, params.get("job", 0)))
+        if verb == "job_events":
+            lines = [json.dumps({"name": "prompt", "answer": {"id": "1", "text": "in time"}})]
+            return {"lines": lines[params["after"] :], "next": 1, "ended": False}
         return {"job_show": {"key": "c/0"}, "run_list": []}.get(verb, {})
 
-    worker.agent = SimpleNamespace(call=call)  # type: ignore[assignment]
+    worker.agent = worker.batches.agent = SimpleNamespace(call=call)  # type: ignore[assignment]
     for name, flow_run, job in (("c", cancelled, 5), ("f", foreign, 6)):
         batch_on(engine, name, flow_run)
         store.next_job(engine, name)
@@ -295,6 +299,8 @@ def test_a_cancelled_batch_is_ended_and_one_whose_run_is_forgotten_says_what_to_
     anyio.run(worker.sweep)
     assert [state_of(engine, name)[0] for name in ("c", "f")] == ["cancelled", "cancelled"]
     assert [job for verb, job in told if verb == "job_cancel"] == [5], "number 6 is another job by now"
+    assert [row["state"] for row in store.prompt_rows(engine, "c")] == ["open", "done"], "what it had finished is kept"
+    assert [row["state"] for row in store.prompt_rows(engine, "f")] == ["open", "open"]
     state, reason = state_of(engine, "forgotten")
     assert state == "failed"
     assert reason.endswith("cotenant llmserve retry forgotten")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import json
 import struct
 import sys
@@ -120,8 +121,11 @@ class FakeBackend:
         self.clock.now += 0.002 + held * self.token_s
         return held, news
 
-    def piece(self, token: int) -> bytes:
+    def piece(self, slot: int, token: int) -> bytes:
         return chr(token).encode()
+
+    def rest(self, slot: int) -> bytes:
+        return b""
 
     def ends(self, token: int) -> bool:
         return False
@@ -368,21 +372,42 @@ def test_mlx_is_driven_a_prompt_at_a_turn_through_its_adapter(monkeypatch: pytes
         def __call__(self, tokens: Any, cache: Any) -> None:
             seen.append(("read", len(tokens)))
 
+    class Detokenizer:
+        """As that of mlx_lm: text comes when it is whole; here each token is a byte."""
+
+        def __init__(self) -> None:
+            self.held, self.text, self.told = b"", "", 0
+
+        def add_token(self, token: int) -> None:
+            self.held += bytes([token])
+            with contextlib.suppress(UnicodeDecodeError):
+                self.text, self.held = self.text + self.held.decode(), b""
+
+        def finalize(self) -> None:
+            self.text, self.held = self.text + self.held.decode("utf-8", "replace"), b""
+
+        @property
+        def last_segment(self) -> str:
+            before, self.told = self.told, len(self.text)
+            return self.text[before:]
+
     class Tokenizer:
         chat_template = "x"
         eos_token_ids = (0,)
 
         def apply_chat_template(self, turns: Any, add_generation_prompt: bool) -> list[int]:
+            if turns[0]["role"] == "system":
+                raise ValueError("System role not supported")
             return [ord(character) for character in turns[0]["content"]]
 
-        def decode(self, tokens: list[int]) -> str:
-            return chr(tokens[0])
+        @property
+        def detokenizer(self) -> Detokenizer:
+            return Detokenizer()
 
     def generate_step(prompt: Any, model: Any, **options: Any) -> Iterator[tuple[int, None]]:
         assert len(prompt) == 1
         assert options["prefill_step_size"] == 2048
-        while True:
-            yield ord("z"), None
+        yield from ((byte, None) for byte in itertools.cycle("z\u20ac".encode()))
 
     def module(name: str, **names: Any) -> types.ModuleType:
         made = types.ModuleType(name)
@@ -403,14 +428,25 @@ def test_mlx_is_driven_a_prompt_at_a_turn_through_its_adapter(monkeypatch: pytes
     for name, stand_in in stand_ins.items():
         monkeypatch.setitem(sys.modules, name, stand_in)
     request = load("prompts").parse(
-        {"prompts": ["x" * 20, "y" * 8, "q" * 70], "max_tokens": 3, "model": "m", "backend": "mlx"}
+        {
+            "prompts": [
+                "x" * 20,
+                {"id": "1", "prompt": "y" * 8, "max_tokens": 4},
+                "q" * 70,
+                {"id": "3", "messages": [{"role": "system", "content": "be brief"}]},
+            ],
+            "max_tokens": 3,
+            "model": "m",
+            "backend": "mlx",
+        }
     )
     backend = load("backend_mlx").MlxBackend(request, "m")
     clock, done = Clock(), []
     batch = load("batching").Batch(backend, FakeCtl(), FakeDuty(clock), 1e9, done.append, clock=clock)
     batch.run(request.prompts)
-    assert {one.prompt.id: one.text for one in done} == {"0": "zzz", "1": "zzz", "2": ""}
-    assert next(one for one in done if one.prompt.id == "2").error["code"] == "too_long"
+    assert {one.prompt.id: one.text for one in done} == {"0": "z\ufffd", "1": "z\u20ac", "2": "", "3": ""}
+    codes = {one.prompt.id: one.error["code"] for one in done if one.error}
+    assert codes == {"2": "too_long", "3": "bad_prompt"}
     assert ("memory limit", 600) in seen
     assert max(size for what, size in seen if what == "read") < 20, "a prompt is read in pieces"
     assert json.dumps([what for what, _ in seen]).count("synchronize") >= 6
