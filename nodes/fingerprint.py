@@ -5,20 +5,27 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from nodes.clock import boottime_s
+from nodes.identity import stat_fields
 from nodes.meters.nvml_probe import nvidia_present, probe_now
 from policies.certificate import Fingerprint, Gpu, Program
 from policies.version import VERSION
 
-__all__ = ["bytes_to_hash", "read_fingerprint"]
+__all__ = ["Replaced", "bytes_to_hash", "read_fingerprint", "replaced_scripts"]
 
 INTERPRETERS = ("python", "node", "ruby", "perl", "bash", "sh", "dash", "zsh", "java", "julia", "Rscript", "lua", "php")
 CHUNK_BYTES = 1 << 16
 DIGESTS_KEPT = 64
+LINKS_AT_MOST = 40
+# From a process's start to its interpreter's having read the script, on a busy machine, and the grain of file times.
+START_TAKES_S = 2.0
 
 
 def _is_interpreter(exe: str) -> bool:
@@ -30,35 +37,31 @@ def _is_interpreter(exe: str) -> bool:
 
 
 def read_fingerprint(processes: Sequence[Mapping[str, Any]] | None) -> Fingerprint:
-    """This node and the program that these processes (``{pid, exe, argv}``) run. Reads whole files: call it in a thread.
+    """This node and the program that these processes (``{pid, start_ticks, exe, argv}``) run. Reads whole files: call it in a thread.
 
-    None: which processes are the program cannot be told.
+    None: which processes are the program cannot be told. One that has ended meanwhile is none of them.
 
-    Where the executable is an interpreter the script is the first argument that names a file (relative to the process's
-    working directory); None where none can be told. What cannot be read is None, which is not "the same".
+    The executable is read from the process itself, so it is what runs, whatever lies under its path by now or in this mount
+    namespace. Where it is an interpreter the script is the first argument that names a file, as that process would find it;
+    None where none can be told. What cannot be read is None, which is not "the same".
     """
     programs = {}
     for process in processes or ():
         exe = process.get("exe")
         argv = None if process.get("argv") is None else tuple(process["argv"])
+        running = None if exe is None else f"/proc/{process['pid']}/exe"
         script = _script(process, argv) if exe and argv and _is_interpreter(exe) else None
-        program = Program(exe=exe, exe_sha256=_sha256(exe), script=script, script_sha256=_sha256(script), argv=argv)
-        programs[repr(program)] = program
+        program = Program(
+            exe=exe,
+            exe_sha256=_sha256(running),
+            script=None if script is None else script.name,
+            script_sha256=None if script is None else _sha256(script.path),
+            argv=argv,
+        )
+        if not _ended(process):
+            programs[repr(program)] = program
     found = None if processes is None else tuple(programs[key] for key in sorted(programs))
     return Fingerprint(**_hardware(), gpus=_gpus(), agent_version=VERSION, program=found)
-
-
-def _script(process: Mapping[str, Any], argv: Sequence[str]) -> str | None:
-    try:
-        cwd = Path(os.readlink(f"/proc/{process['pid']}/cwd"))
-    except OSError:
-        cwd = Path("/")
-    for argument in argv[1:]:
-        if argument in ("-c", "-m"):
-            return None
-        if not argument.startswith("-") and (cwd / argument).is_file():
-            return str((cwd / argument).resolve())
-    return None
 
 
 def bytes_to_hash(processes: Sequence[Mapping[str, Any]] | None) -> int:
@@ -66,46 +69,178 @@ def bytes_to_hash(processes: Sequence[Mapping[str, Any]] | None) -> int:
     total = 0
     for process in processes or ():
         exe, argv = process.get("exe"), process.get("argv")
-        paths = [exe, _script(process, argv) if exe and argv and _is_interpreter(exe) else None]
+        script = _script(process, argv) if exe and argv and _is_interpreter(exe) else None
+        paths = [f"/proc/{process['pid']}/exe" if exe else None, None if script is None else script.path]
         for key in (_key(path) for path in paths if path is not None):
-            total += key[2] if key is not None and key not in _digests else 0
+            total += key.size if key is not None and key not in _digests else 0
     return total
 
 
-FileKey = tuple[str, int, int, int]
-_digests: dict[FileKey, str] = {}
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """A script that is not, or may not be, what its process read at its start. ``certain``: its content was written since."""
+
+    path: str
+    pid: int
+    certain: bool
 
 
-def _key(path: str) -> FileKey | None:
+def replaced_scripts(processes: Sequence[Mapping[str, Any]]) -> list[Replaced]:
+    """Scripts of these processes that were touched after they had started: of what runs there their digests say nothing.
+
+    By the file's times: a file that was put in place with the times of another shows by its change time alone, which also
+    moves when nothing but its mode or name was changed.
+    """
+    found = []
+    booted_s = time.time() - boottime_s()
+    for process in processes:
+        exe, argv, ticks = process.get("exe"), process.get("argv"), process.get("start_ticks")
+        script = _script(process, argv) if exe and argv and _is_interpreter(exe) else None
+        if script is None or ticks is None:
+            continue
+        try:
+            stat = os.stat(script.path)
+        except OSError:
+            continue
+        read_s = booted_s + ticks / os.sysconf("SC_CLK_TCK") + START_TAKES_S
+        if max(stat.st_mtime, stat.st_ctime) > read_s:
+            certain = read_s < stat.st_mtime <= time.time()
+            found.append(Replaced(script.name, process["pid"], certain))
+    return found
+
+
+# -- files as the process sees them
+
+
+@dataclass(frozen=True, slots=True)
+class _Script:
+    """``name``: its path as the process sees it; ``path``: where this process finds the same file."""
+
+    name: str
+    path: str
+
+
+def _script(process: Mapping[str, Any], argv: Sequence[str]) -> _Script | None:
+    at = _stands_in(process["pid"])
+    if at is None:
+        return None
+    root, cwd = at
+    for argument in argv[1:]:
+        if argument in ("-c", "-m"):
+            return None
+        if argument.startswith("-"):
+            continue
+        name = _resolved(root, os.path.join(cwd, argument))
+        if name is not None and os.path.isfile(root + name):
+            return _Script(name, root + name)
+    return None
+
+
+def _stands_in(pid: int) -> tuple[str, str] | None:
+    """(its root as a path of ours, "" where it has ours; its working directory in that root); None: it cannot be told."""
+    where = f"/proc/{pid}"
     try:
-        stat = os.stat(path)
+        own_root, cwd = os.readlink(f"{where}/root"), os.readlink(f"{where}/cwd")
+        if _same(f"{where}/root", "/") and _same(f"{where}/ns/mnt", "/proc/self/ns/mnt"):
+            return "", cwd
+        if own_root != "/":  # a root within ours: what links of /proc say begins at ours
+            cwd = cwd.removeprefix(own_root) or "/"
+        return (f"{where}/root", cwd) if _same(f"{where}/root{cwd}", f"{where}/cwd") else None
     except OSError:
         return None
-    return path, stat.st_mtime_ns, stat.st_size, stat.st_ino
+
+
+def _same(one: str, other: str) -> bool:
+    return os.path.samestat(os.stat(one), os.stat(other))
+
+
+def _resolved(root: str, path: str) -> str | None:
+    """``path`` without links, each of which leads where it does in ``root``; None: they lead in a ring."""
+    found: list[str] = []
+    left, links = path.split("/")[::-1], LINKS_AT_MOST
+    while left:
+        part = left.pop()
+        if part == "..":
+            del found[-1:]
+        elif part not in ("", "."):
+            try:
+                target = os.readlink("/".join((root, *found, part)))
+            except (OSError, ValueError):  # no link, or nothing at all
+                found.append(part)
+                continue
+            links -= 1
+            if links < 0:
+                return None
+            if target.startswith("/"):
+                found = []
+            left += target.split("/")[::-1]
+    return "/" + "/".join(found)
+
+
+def _ended(process: Mapping[str, Any]) -> bool:
+    """Whether it certainly runs no more, so that what was read under its pid says nothing."""
+    ticks = process.get("start_ticks")
+    try:
+        now = stat_fields(process["pid"])
+    except OSError:
+        return False
+    gone = now is None or (now[0] in "ZX" and int(now[17]) <= 1)  # of threads that outlive the first one it is no end
+    return gone or (now is not None and ticks is not None and int(now[19]) != ticks)
+
+
+# -- what is in them
+
+
+class _Key(NamedTuple):
+    """A file's content, as long as none of these changes. The change time is set by nobody but the kernel."""
+
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
+    @classmethod
+    def of(cls, stat: os.stat_result) -> _Key:
+        return cls(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+
+
+_digests: dict[_Key, str] = {}
+
+
+def _key(path: str) -> _Key | None:
+    try:
+        return _Key.of(os.stat(path))
+    except OSError:
+        return None
 
 
 def _sha256(path: str | None) -> str | None:
-    """Hex digest of a file's content; None: unknown (not readable), which is the same as nothing."""
+    """Hex digest of a file's content; None: unknown (not readable, or written to meanwhile), which is the same as nothing."""
     key = None if path is None else _key(path)
-    if key is None:
+    if path is None or key is None:
         return None
     try:
-        if key not in _digests:
-            found = _digest(key[0])
-            while len(_digests) >= DIGESTS_KEPT:
-                _digests.pop(next(iter(_digests)), None)
-            _digests[key] = found
         return _digests[key]
-    except (OSError, KeyError):
+    except KeyError:
+        pass
+    try:
+        with open(path, "rb", opener=_without_waiting) as file:
+            key, content = _Key.of(os.fstat(file.fileno())), hashlib.sha256()
+            while chunk := file.read(CHUNK_BYTES):
+                content.update(chunk)
+            if _Key.of(os.fstat(file.fileno())) != key:
+                return None
+    except OSError:
         return None
+    while len(_digests) >= DIGESTS_KEPT:
+        _digests.pop(next(iter(_digests)), None)
+    _digests[key] = found = content.hexdigest()
+    return found
 
 
-def _digest(path: str) -> str:
-    found = hashlib.sha256()
-    with open(path, "rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
-            found.update(chunk)
-    return found.hexdigest()
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _cpu_model() -> str:

@@ -8,8 +8,10 @@ stands where it stood: then nobody came and nobody went. It reads only what may 
 * pids that the kernel gave out since the last refresh (between the last pid then and the last pid now, from
   ``/proc/loadavg``), for a known pid may be another process by now;
 * children of processes that are gone;
-* and a few of all others in turn, so that a late exec, or a reuse that the list above missed (a pid set by hand when a
-  checkpoint is restored), is seen within ``CYCLE`` refreshes.
+* those that the caller names: the protected programs' own, whose end or exec is to be seen at once;
+* the newest shells: a script that has prepared everything ends in ``exec`` of the program;
+* and a few of all others in turn, so that a late exec (by name or arguments), or a reuse that the list above missed (a pid set by
+  hand when a checkpoint is restored), is seen within ``CYCLE`` refreshes.
 
 A process whose ``stat`` reads as before, byte for byte, took no page fault and no tick of CPU time: it did not exec, and
 nothing else of it is read. (One that writes over its own arguments is seen at its turn once it has used a tick.)
@@ -22,6 +24,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -36,6 +39,10 @@ CYCLE = 30
 # So many refreshes in a row go without a list at most: a pid that was set by hand, in the same two seconds as another's end, leaves
 # both counts as they were.
 UNLISTED = 4
+# What is looked at closely costs a system call each at every refresh; of a program of more processes the others come in turn.
+CLOSELY_AT_MOST = 32
+SHELLS = frozenset(("sh", "bash", "dash", "ash", "busybox", "zsh", "ksh", "mksh", "fish"))
+SHELLS_AT_MOST = 8
 MAX_CMDLINE_BYTES = 64 * 1024
 # A process's first reading of CPU time tells a rate only when all of its life is recent.
 MAX_FIRST_AGE_S = 5.0
@@ -52,6 +59,8 @@ class _Entry:
     info: ProcInfo
     parent: Identity | None = None  # who it descends from, kept when that process is gone
     stat: bytes = b""  # as read last, before its arguments
+    exe_file: tuple[int, int] | None = None  # device and inode: a path changes when a folder is renamed
+    other: bool = False  # it was seen to run another executable than that
 
 
 class _Stat(NamedTuple):
@@ -93,6 +102,7 @@ class ProcessTable:
         self._dead_parents: dict[Identity, Identity | None] = {}
         self._cpu: dict[Identity, tuple[float, float, float | None]] = {}  # seconds, read at, cores
         self._young_until_s: dict[int, float] = {}
+        self._shells: dict[int, None] = {}  # as they came
         self._forks = _Forks()
         self._unlisted = 0
         self._counts_apply = _same_file_system(self._proc, f"{self._proc}/loadavg")
@@ -104,8 +114,10 @@ class ProcessTable:
         self.vanished: tuple[ProcInfo, ...] = ()
         self.changed: tuple[ProcInfo, ...] = ()
 
-    def refresh(self, now_s: float) -> None:
-        """Looks at what may have changed; ``now_s`` is monotonic. Raises OSError only where ``/proc`` cannot be listed."""
+    def refresh(self, now_s: float, closely: Iterable[int] = ()) -> None:
+        """Looks at what may have changed, and of the pids ``closely`` (of ``CLOSELY_AT_MOST``) in any case whether they ended or run
+        another executable; ``now_s`` is monotonic. Raises OSError only where ``/proc`` cannot be listed.
+        """
         self._now_s = now_s
         appeared: list[ProcInfo] = []
         changed: list[ProcInfo] = []
@@ -120,7 +132,7 @@ class ProcessTable:
             pids = set(map(int, filter(str.isdigit, os.listdir(self._proc))))
             gone = [self._remove(pid) for pid in self._entries.keys() - pids]
             fresh = pids - self._entries.keys()
-        for pid in self._suspects(before.last_pid, self._forks.last_pid):
+        for pid in self._suspects(before.last_pid, self._forks.last_pid, islice(closely, CLOSELY_AT_MOST)):
             self._look_again(pid, appeared, changed, gone)
         for pid in fresh:
             self._add(pid, appeared)
@@ -177,11 +189,14 @@ class ProcessTable:
 
     # -- the table
 
-    def _suspects(self, before: int, now: int) -> list[int]:
-        """Known pids to read again: young ones, those the kernel may have given out anew since ``before``, and some in turn."""
+    def _suspects(self, before: int, now: int, closely: Iterable[int]) -> list[int]:
+        """Known pids to read again: young ones, those the kernel may have given out anew since ``before``, ``closely``, and some
+        in turn.
+        """
         again = [pid for pid, until_s in self._young_until_s.items() if self._now_s < until_s]
         if len(again) < len(self._young_until_s):
             self._young_until_s = {pid: self._young_until_s[pid] for pid in again}
+        again += [pid for pid in chain(closely, islice(reversed(self._shells), SHELLS_AT_MOST)) if self._is_other(pid)]
         if before and now and before != now:
             # pids go up, and start again from the bottom
             again += [
@@ -206,14 +221,16 @@ class ProcessTable:
             info = self._read(pid)
         except _Gone:
             return
-        self._entries[pid] = _Entry(info)
+        self._entries[pid] = _Entry(info, exe_file=None if info.kernel_thread else self._exe_file(pid))
         if not info.kernel_thread:
             self._young_until_s[pid] = self._now_s + YOUNG_S
+            self._sort(info)
         appeared.append(info)
 
     def _remove(self, pid: int) -> ProcInfo:
         entry = self._entries.pop(pid)
         self._young_until_s.pop(pid, None)
+        self._shells.pop(pid, None)
         who = (pid, entry.info.start_ticks)
         self._dead_parents[who] = entry.parent
         self._cpu.pop(who, None)
@@ -224,7 +241,7 @@ class ProcessTable:
         known = entry.info
         try:
             raw = self._raw_stat(pid)
-            if raw == entry.stat:
+            if raw == entry.stat and not entry.other:
                 return
             stat = self._parsed(pid, raw)
         except _Gone:
@@ -236,23 +253,33 @@ class ProcessTable:
             gone.append(self._remove(pid))
             self._add(pid, appeared)
             return
-        same = stat.name == known.name and known.start_ticks is not None
+        same = stat.name == known.name and known.start_ticks is not None and not entry.other
         if same and not known.kernel_thread:
             arguments = self._cmdline(pid)
             same = arguments is None or arguments == _joined(known.argv)
         if same:
             entry.stat = raw
             return
+        exe_file = self._exe_file(pid)
         try:
             info = self._read(pid)
         except _Gone:
             gone.append(self._remove(pid))
             return
         info = _keeping(known, info)
+        if known.exe is not None and exe_file is not None and exe_file == entry.exe_file:
+            info = replace(info, exe=known.exe)  # renamed since: it still is that program
+        entry.exe_file, entry.other = exe_file, False
         if info != known:
             entry.info = info
             self._young_until_s[pid] = self._now_s + YOUNG_S
+            self._sort(info)
             changed.append(info)
+
+    def _sort(self, info: ProcInfo) -> None:
+        self._shells.pop(info.pid, None)
+        if info.exe is not None and os.path.basename(info.exe) in SHELLS:
+            self._shells[info.pid] = None
 
     # -- who descends from whom
 
@@ -356,6 +383,21 @@ class ProcessTable:
             return None
         # the program was replaced while it runs: it still is that program
         return exe.removesuffix(" (deleted)")
+
+    def _is_other(self, pid: int) -> bool:
+        """Whether it has ended or runs another executable, or that cannot be told: one system call, where a look is a dozen."""
+        entry, file = self._entries.get(pid), self._exe_file(pid)
+        if entry is not None and file is not None:
+            entry.other = file != entry.exe_file
+            return entry.other
+        return True
+
+    def _exe_file(self, pid: int) -> tuple[int, int] | None:
+        try:
+            info = os.stat(f"{self._proc}/{pid}/exe")
+        except OSError:
+            return None
+        return info.st_dev, info.st_ino
 
     def _argv(self, pid: int, kernel: bool) -> tuple[str, ...] | None:
         if kernel:

@@ -66,6 +66,10 @@ def join(in_force: Settings, name: str, server: str, auth: str | None, store_url
 
 def _api(server: str, name: str) -> str:
     url = server.strip().rstrip("/")
+    if "@" in url:
+        host = url.rpartition("@")[2] or "10.0.0.2:4200"
+        again = f"cotenant node join {name} --server http://{host} --auth-string USER:PASSWORD"
+        raise Refused("SERVER_ADDRESS", "--server", "it holds a user or a password, and addresses are shown", again)
     if not url.startswith(("http://", "https://")):
         host = server.strip().rpartition("//")[2] or "10.0.0.2:4200"
         again = f"cotenant node join {name} --server http://{host}"

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nodes.agent.certificate_ages import CertificateAges
 from nodes.clock import utc_now
 from nodes.fingerprint import bytes_to_hash, read_fingerprint
 from nodes.journal import Journal
@@ -33,6 +34,7 @@ class KeptCertificates:
         self.journal = journal
         self.key = _key(key)
         self._forged: set[str] = set()
+        self.ages = CertificateAges(journal)
 
     def all(self) -> list[tuple[Certificate, str | None]]:
         """With why each was revoked. Only those whose digest fits their fields; an edited one is said once, never used."""
@@ -67,9 +69,10 @@ class InForceCertificates:
         A certificate that was valid and no longer is is journaled.
         """
         wanted, now = set(rules), utc_now()
+        self._read()
+        self.agent.certificates.ages.take_over(each.certificate for each, _ in self._kept)
         if not wanted:
             return (), {}
-        self._read()
         found: list[InForce] = []
         lapsed: dict[str, str] = {}
         prints: dict[str, Fingerprint | None] = {}
@@ -79,7 +82,8 @@ class InForceCertificates:
             if rule not in wanted or revoked is not None:
                 continue
             # Most of the kept ones expired long ago: of those nothing needs to be looked at.
-            dated = each.certificate.issued_at <= now < each.certificate.expires_at
+            seen = max(now, self.agent.certificates.ages.seen(each.certificate))
+            dated = each.certificate.issued_at <= now and seen < each.certificate.expires_at
             if dated and rule not in prints:
                 prints[rule] = self._fingerprint(rule)
             state = self._validity(each, prints.get(rule), dated=dated)
@@ -119,6 +123,7 @@ class InForceCertificates:
             bundles=bundles,
             key=agent.certificates.key,
             node=agent.node,
+            seen=agent.certificates.ages.seen(certificate),
         )
         self._judged[certificate.certificate] = (key, state)
         return state

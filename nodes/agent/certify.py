@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from nodes.clock import utc_now
 from policies.certificate import (
     Certificate,
     Fingerprint,
+    comes_after,
     differences,
     issue,
     revocations,
@@ -75,11 +75,11 @@ class Certifier:
         if record["spec"]["kind"] != "ab":
             return
         journal = self.agent.journal
-        ended_at = datetime.fromisoformat(record["ended_at"])
-        kept = [
-            each for each, revoked in self.agent.certificates.all() if revoked is None and each.issued_at <= ended_at
-        ]
+        kept = [each for each, revoked in self.agent.certificates.all() if revoked is None]
         for certificate in revocations(record, kept):
+            earned_by = journal.run(certificate.run)
+            if earned_by is not None and comes_after(earned_by, record):
+                continue
             duty = record["spec"]["duty"] or 1
             why = f"run {record['run']} ended {record['ending']} for the same work at duty {duty:g}"
             journal.revoke_certificate(certificate.certificate, why)
@@ -157,7 +157,7 @@ class Certifier:
         stand = standing(record, others)
         if not stand.may_certify:
             raise _refused(run, stand.why, stand.remedy, about="repetition")
-        return issue(
+        certificate = issue(
             record,
             decided=decided,
             duty=duty,
@@ -171,6 +171,17 @@ class Certifier:
             now=utc_now(),
             key=self.key,
         )
+        self._nothing_since(record, certificate, others)
+        return certificate
+
+    def _nothing_since(self, record: dict[str, Any], certificate: Certificate, others: list[dict[str, Any]]) -> None:
+        """Refused where a later run showed the harm that would have revoked it, had it been offered in time."""
+        for other in others:
+            if other["state"] != "ended" or not comes_after(other, record):
+                continue
+            if revocations(self.agent.runs.record(other["run"]), [certificate]):
+                why = f"run {other['run']}, which came after it, ended {other['ending']} for the same work"
+                raise _refused(record["run"], why, "measure it anew")
 
     async def _recompute(self, run: str, spec: RunSpec) -> dict[str, Any]:
         """The verdict over the journaled windows, from a child process."""
@@ -216,6 +227,7 @@ class Certifier:
                 revoked=revoked,
                 key=self.key,
                 node=self.agent.node,
+                seen=self.agent.certificates.ages.seen(certificate),
             )
             found.append(certificate.model_dump(mode="json") | {"validity": state.as_dict()})
         return found

@@ -34,6 +34,8 @@ __all__ = ["Observer"]
 
 # Two ticks.
 STALE_AFTER_S = 4.0
+# Of each rule, so that a program of many processes takes no other's end out of sight.
+ROOTS_CLOSELY = 8
 
 # Takes the time, pids of protected programs and processes by attempt; answers with the devices that fleet work may have been
 # on since it was last asked (None: any).
@@ -108,7 +110,8 @@ class Observer:
 
     def refresh(self, now_s: float, trees: Mapping[str, Sequence[ProcessId]]) -> None:
         """Read processes, memory and power; step every rule's timing. ``trees``: the processes of each attempt."""
-        self.table.refresh(now_s)
+        protected = (self._roots(rule.id)[:ROOTS_CLOSELY] for rule in self._rules if not rule.ignore)
+        self.table.refresh(now_s, [proc.pid for roots in protected for proc in roots])
         self._match({who.pid for tree in trees.values() for who in tree} | {os.getpid()})
         if self.read_devices is not None:
             self._fleet_on = self.read_devices(now_s, self._metered_pids(), trees)
@@ -121,6 +124,10 @@ class Observer:
         self.power = power_source()
         self.memory.read(now_s, trees, self._section.node.memory)
         self._refreshed_s = now_s
+
+    def _roots(self, rule: str) -> tuple[ProcInfo, ...]:
+        found = self._groups.get(rule)
+        return found.roots if found is not None else ()
 
     def _match(self, fleet: set[int]) -> None:
         """Rules against processes, only where one of them is not as it was: most looks find nothing new."""
@@ -339,13 +346,11 @@ class Observer:
     # -- for a run --------------------------------------------------------------------------------------------------
 
     def program(self, rule: str) -> frozenset[tuple[int, int]]:
-        found = self._groups.get(rule)
-        return frozenset((p.pid, p.start_ticks or 0) for p in found.roots) if found else frozenset()
+        return frozenset((p.pid, p.start_ticks or 0) for p in self._roots(rule))
 
     def processes(self, rule: str) -> list[dict[str, Any]]:
         """The program's own processes, for people and for the fingerprint."""
-        found = self._groups.get(rule)
-        return [self._words(p) for p in found.roots] if found else []
+        return [self._words(p) for p in self._roots(rule)]
 
     def program_unknown(self, rule: str) -> bool:
         """Some process may be the program and cannot be judged: what runs cannot be told, whatever else is known to run."""

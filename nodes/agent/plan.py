@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from nodes.feeds import feed_payload
-from nodes.fingerprint import read_fingerprint
+from nodes.fingerprint import read_fingerprint, replaced_scripts
 from policies.certificate import Fingerprint, differences
 from policies.harness.attempts import attempts_before
 from policies.harness.plan_text import longest_hours, planned_blocks, planned_hours
@@ -52,9 +52,11 @@ class Planner:
                 "no running process matches it, so there is nothing to measure",
                 f"start the program, then: cotenant protection preview {agent.node} FILE",
             )
+        replaced = _replaced(processes) if spec.kind == "ab" else []
         source = self._source(spec, rule)
         work = self._work(spec)
-        warnings = self._forbidden(spec, work) + _source_warnings(source) + self._program_warnings(spec, work)
+        warnings = self._forbidden(spec, work) + _source_warnings(source) + replaced
+        warnings += self._program_warnings(spec, work)
         limit = rule.protect.max_slowdown if rule.protect is not None else None
         if limit is not None and spec.margin > limit:
             warnings.append(f"the margin ({spec.margin:g}) is wider than the rule's max_slowdown ({limit:g})")
@@ -335,6 +337,24 @@ class Planner:
         observer = self.agent.observer
         processes = None if observer.program_unknown(rule) else observer.processes(rule)
         return await asyncio.to_thread(read_fingerprint, processes)
+
+
+def _replaced(processes: list[dict[str, Any]]) -> list[str]:
+    """Warnings of scripts that may not be what runs; refused where they are not: a certificate would name what was not measured."""
+    found = replaced_scripts(processes)
+    written = next((each for each in found if each.certain), None)
+    if written is not None:
+        raise Refused(
+            "RUN_PROGRAM_REPLACED",
+            f"process {written.pid}",
+            f"{written.path} was written to after it had started, so what it runs is not what the file holds now",
+            "restart the program, then measure it",
+        )
+    return [
+        f"{each.path} was touched after process {each.pid} had started: restart the program if it is another version now, or "
+        "the certificate would name what was not measured"
+        for each in found
+    ]
 
 
 def _source_warnings(source: dict[str, Any]) -> list[str]:

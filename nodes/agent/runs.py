@@ -8,7 +8,7 @@ section, program, work and agent.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, get_args
 
 from nodes.clock import monotonic_s, utc_iso, utc_now
@@ -94,6 +94,7 @@ class Runs:
         self.journal = journal
         self.active: ActiveRun | None = None
         self.reserved: Reservation | None = None
+        self._newest_at: datetime | None = None
 
     # -- the lock ---------------------------------------------------------------------------------------------------
 
@@ -174,13 +175,19 @@ class Runs:
         old = self.journal.run(run)
         if old is None:
             self.journal.put_run(run, {**facts, "run": run, "spec": spec.model_dump(), "state": "open", "ending": None,
-                                       "reason": None, "started_at": utc_iso(), "driven_at": utc_iso(), "ended_at": None, "looks": [],
+                                       "reason": None, "started_at": utc_iso(), "driven_at": utc_iso(), "ended_at": None,
+                                       "came_at": self._after_all(), "looks": [],
                                        "reference": None, "verdict": None, "certificate": None})  # fmt: skip
         else:
             self._check_same(old, spec, facts)
             driven_by = [*(old.get("driven_by") or []), old.get("flow_run_id")]
             more = [facts["flow_run_id"]] if facts.get("flow_run_id") not in (None, *driven_by) else []
-            self.change(run, driven_at=utc_iso(), driven_by=[each for each in driven_by if each] + more)
+            self.change(
+                run,
+                driven_at=utc_iso(),
+                came_at=self._after_all(),
+                driven_by=[each for each in driven_by if each] + more,
+            )
         self.active = ActiveRun(run, spec, holder)
         where = {"run": run, "rule": spec.rule, "work": spec.work, "duty": spec.duty, "holder": holder.as_dict()}
         self.journal.write("RUN_RESUMED" if old else "RUN_STARTED", where)
@@ -274,6 +281,15 @@ class Runs:
         self.journal.put_run(run, record)
         return record
 
+    def _after_all(self) -> str:
+        """Now, but later than all that any run's record holds: which run came first stands, whatever the wall clock is set to."""
+        if self._newest_at is None:
+            records = self.journal.runs()
+            kept = [r.get("came_at") or r.get("ended_at") or r.get("driven_at") or r["started_at"] for r in records]
+            self._newest_at = max((datetime.fromisoformat(at) for at in kept), default=datetime.fromtimestamp(0, UTC))
+        self._newest_at = max(utc_now(), self._newest_at + timedelta(microseconds=1))
+        return utc_iso(self._newest_at)
+
     def blocks(self, run: str) -> list[BlockRow]:
         return [BlockRow.model_validate(row) for row in self.journal.blocks(run)]
 
@@ -281,7 +297,8 @@ class Runs:
 
     def note_started(self, run: str, number: int, order: Order) -> None:
         """Written before a block begins, so that a cut one keeps its number and its coin is never tossed again."""
-        self.change(run, begun={"number": number, "order": order}, driven_at=utc_iso())
+        begun = {"number": number, "order": order}
+        self.change(run, begun=begun, driven_at=utc_iso(), came_at=self._after_all())
 
     def next_number(self, run: str) -> int:
         return max((row.number for row in self.blocks(run)), default=0) + 1
@@ -318,6 +335,9 @@ class Runs:
             self.journal.write("RUN_RELEASED", {"run": run})
         if record["state"] == "ended":
             return record
-        self.change(run, state="ended", ending=ending, reason=reason, verdict=verdict, ended_at=utc_iso())
+        came_at = self._after_all()
+        self.change(
+            run, state="ended", ending=ending, reason=reason, verdict=verdict, ended_at=utc_iso(), came_at=came_at
+        )
         self.journal.write("RUN_ENDED", {"run": run, "ending": ending, "reason": reason}, f"run {run}: {ending}")
         return self.record(run)

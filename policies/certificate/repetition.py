@@ -17,7 +17,7 @@ from policies.harness.spec import RunSpec
 if TYPE_CHECKING:
     from policies.certificate.model import Certificate
 
-__all__ = ["HARM", "PASS", "PASSES_WITHIN", "PastRun", "Standing", "revocations", "standing"]
+__all__ = ["HARM", "PASS", "PASSES_WITHIN", "PastRun", "Standing", "comes_after", "revocations", "standing"]
 
 PASS = "no slowdown shown"
 HARM = ("slowdown", "harm_suspected")
@@ -36,6 +36,7 @@ class PastRun:
 
     ``stages`` are the (module, stage) pairs under test, ``work`` what was asked for in words. ``looked``: its blocks
     were judged at least once. ``share`` is the mean metered share over its counted ON windows; None: unknown.
+    ``came_at`` tells which of two runs came first, also where the wall clock was set back between them.
     """
 
     run: str
@@ -45,7 +46,7 @@ class PastRun:
     duty: float | None
     kind: str
     ending: str
-    ended_at: datetime
+    came_at: datetime
     looked: bool
     demonstration: bool
     share: float | None = None
@@ -55,9 +56,9 @@ class PastRun:
     def of(cls, record: Record) -> PastRun:
         """From a RunRecord that has ended. Raises ``ValueError`` on one whose end has no aware time."""
         spec = RunSpec.model_validate(record["spec"])
-        ended_at = datetime.fromisoformat(str(record["ended_at"]))
-        if ended_at.tzinfo is None:
-            raise ValueError(f"run {record['run']}: the time of its end has no offset: {record['ended_at']}")
+        came_at = datetime.fromisoformat(str(record.get("came_at") or record["ended_at"]))
+        if came_at.tzinfo is None:
+            raise ValueError(f"run {record['run']}: the time of its end has no offset: {came_at.isoformat()}")
         return cls(
             run=str(record["run"]),
             rule=spec.rule,
@@ -66,7 +67,7 @@ class PastRun:
             duty=spec.duty,
             kind=spec.kind,
             ending=str(record["ending"]),
-            ended_at=ended_at.astimezone(UTC),
+            came_at=came_at.astimezone(UTC),
             looked=bool(record.get("looks", True)),
             demonstration=spec.demonstration or bool((record.get("source") or {}).get("timed")),
             share=_mean_share(record.get("blocks") or ()),
@@ -117,16 +118,16 @@ def standing(run: PastRun | Record, others: Iterable[PastRun | Record]) -> Stand
     this = _past(run)
     if not this.passed:
         return Standing(False, PASSES_OWED, f"it ended {this.ending}", "only a pass certifies")
-    before = sorted((past for past in _ended(others) if past.run != this.run), key=lambda past: past.ended_at)
+    before = sorted((past for past in _ended(others) if past.run != this.run), key=lambda past: past.came_at)
     owed: PastRun | None = None
     in_row: list[PastRun] = []
-    for past in [*(each for each in before if each.ended_at <= this.ended_at), this]:
+    for past in [*(each for each in before if each.came_at <= this.came_at), this]:
         if past.kind != "ab" or past.rule != this.rule or not _same_work(past, this):
             continue
         if past.counts and _binds(past, this):
             owed, in_row = past, []
         elif past.passed and past.same_thing(this) and (this.demonstration or not past.demonstration):
-            in_row = [each for each in in_row if past.ended_at - each.ended_at <= PASSES_WITHIN] + [past]
+            in_row = [each for each in in_row if past.came_at - each.came_at <= PASSES_WITHIN] + [past]
             if len(in_row) >= PASSES_OWED and past is not this:
                 owed = None
     if owed is None or len(in_row) >= PASSES_OWED:
@@ -138,6 +139,11 @@ def standing(run: PastRun | Record, others: Iterable[PastRun | Record]) -> Stand
         f"{PASSES_WITHIN.days} days, and this is the first",
         "run the same once more; a second pass certifies",
     )
+
+
+def comes_after(run: PastRun | Record, other: PastRun | Record) -> bool:
+    """Whether the ended ``run`` came after the ended ``other``."""
+    return _past(run).came_at > _past(other).came_at
 
 
 def revocations(run: PastRun | Record, certificates: Sequence[Certificate]) -> list[Certificate]:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from policies.certificate.fingerprint import Fingerprint, differences
-from policies.certificate.model import Certificate, aware_utc, check_digest, rule_digest
+from policies.certificate.model import VALID_FOR, Certificate, aware_utc, check_digest, rule_digest
 from policies.harness.spec import RunSpec
 from policies.section.models import Rule
 
@@ -40,6 +40,7 @@ def validity(
     revoked: str | None = None,
     bundles: Mapping[str, str | None] | None = None,
     node: str | None = None,
+    seen: datetime | None = None,
 ) -> Validity:
     """Whether ``certificate`` holds at ``now`` (aware; the wall clock).
 
@@ -49,6 +50,7 @@ def validity(
         revoked: why it was revoked, where it was.
         bundles: module -> digest of the bundle that is ready now; None: not asked (``covers`` asks again).
         node: whose agent asks; None: not asked.
+        seen: the latest time at which it is known to have been there already, which a clock that is set back does not undo.
     """
     now = aware_utc(now)
     renew = _renew(certificate)
@@ -63,6 +65,9 @@ def validity(
         return Validity("invalid", why, renew)
     if now >= certificate.expires_at:
         return Validity("expired", f"expired on {_minute(certificate.expires_at)}", renew)
+    if seen is not None and seen >= certificate.expires_at:
+        why = f"it is {VALID_FOR.days} days old; this machine's clock, which says {_minute(now)}, was set back since"
+        return Validity("expired", why, renew)
     changed = _changed(certificate, fingerprint, rule, duty_device, bundles)
     if changed:
         return Validity("stale", "; ".join(changed), renew, tuple(changed))

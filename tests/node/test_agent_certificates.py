@@ -12,11 +12,14 @@ from typing import Any
 import pytest
 from freezegun import freeze_time
 
+from nodes.agent import certificate_ages
+from nodes.agent.certificate_ages import CertificateAges
 from nodes.agent.certify import Certifier
 from nodes.agent.core import Agent
 from nodes.agent.plan import Planner
-from nodes.clock import utc_iso, utc_now
+from nodes.clock import boottime_s, utc_iso, utc_now
 from nodes.identity import own_id
+from policies.certificate import Certificate
 from policies.harness.rows import BlockRow, UnitDose, WindowRow
 from policies.harness.schedule import coin
 from policies.harness.spec import RunSpec
@@ -250,7 +253,7 @@ def test_a_changed_program_makes_it_stale_and_says_old_and_new(node: Node) -> No
 
 
 def test_it_expires_after_fourteen_days_and_is_invalid_on_a_clock_set_back(node: Node) -> None:
-    from policies.certificate import Certificate, validity
+    from policies.certificate import validity
 
     node.run("r1")
     kept = Certificate.model_validate(node.offer("r1"))
@@ -268,6 +271,36 @@ def test_it_expires_after_fourteen_days_and_is_invalid_on_a_clock_set_back(node:
         assert state() == "expired"
     with freeze_time(kept.issued_at - timedelta(hours=1)):
         assert state() == "invalid"
+
+
+def test_a_clock_that_is_set_back_makes_no_certificate_younger(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.run("r1")
+    issued_at = Certificate.model_validate(node.offer("r1")).issued_at
+    booted_s, day_s = boottime_s(), 86400.0
+
+    def state(wall: float, boot: float) -> str:
+        """So many days after it was issued by the wall clock, and since this boot."""
+        monkeypatch.setattr(certificate_ages, "boottime_s", lambda: booted_s + boot * day_s)
+        with freeze_time(issued_at + timedelta(days=wall)):
+            node.agent.governing.certificates.now(["stepper"])
+            return str(node.listed()[0]["validity"]["state"])
+
+    assert state(wall=1.0, boot=0.0) == "valid"
+    assert state(wall=1.0, boot=10.0) == "valid"
+    assert state(wall=1.0, boot=13.9) == "valid"
+    assert state(wall=1.0, boot=14.1) == "expired", "set back each night"
+    monkeypatch.setattr(certificate_ages, "boottime_s", lambda: booted_s)
+    node.agent.certificates.ages = CertificateAges(node.agent.journal)
+    assert state(wall=1.0, boot=0.0) == "expired", "also for the next agent, but for what it was kept last"
+
+
+def test_a_clock_that_is_ahead_for_a_moment_ends_no_certificate(node: Node) -> None:
+    node.run("r1")
+    issued_at = Certificate.model_validate(node.offer("r1")).issued_at
+    with freeze_time(issued_at + timedelta(days=400)):
+        node.agent.governing.certificates.now(["stepper"])
+        assert node.listed()[0]["validity"]["state"] == "expired"
+    assert node.listed()[0]["validity"]["state"] == "valid"
 
 
 def test_a_unit_from_another_bundle_voids_the_run(node: Node) -> None:
@@ -300,3 +333,34 @@ def test_a_revocation_that_the_agent_died_before_is_made_up_for_at_its_start(nod
     node.agent.runs.change("bad", ending="slowdown")  # as if the agent had died right after the end was written
     node.certifier = Certifier(node.agent, node.planner)
     assert node.listed()[0]["validity"]["state"] == "revoked"
+
+
+def test_a_pass_that_is_offered_after_a_later_run_showed_harm_certifies_nothing(node: Node) -> None:
+    node.run("pass", duty=0.2, dose=0.2)
+    node.run("bad", ratio=0.3, ending="slowdown", duty=0.2, dose=0.2)
+    assert "bad, which came after it, ended slowdown" in node.refused("pass")
+    assert node.listed() == []
+
+
+def test_a_later_run_that_showed_harm_at_a_higher_duty_is_no_bar(node: Node) -> None:
+    node.run("low", duty=0.1, dose=0.1)
+    node.run("bad", ratio=0.3, ending="slowdown", duty=0.5, dose=0.5)
+    assert node.offer("low")["certified_duty"] == 0.1
+
+
+def test_on_a_clock_that_was_set_back_harm_revokes_what_was_earned_before_it(node: Node) -> None:
+    node.run("high", duty=0.3, dose=0.3)
+    node.offer("high")
+    with freeze_time(utc_now() - timedelta(days=3)):
+        node.run("bad", ratio=0.3, ending="slowdown", duty=0.2, dose=0.2)
+    node.certifier = Certifier(node.agent, node.planner)
+    assert node.listed()[0]["validity"]["state"] == "revoked"
+
+
+def test_on_a_clock_that_was_set_back_a_failure_still_costs_two_passes(node: Node) -> None:
+    node.run("r1", ratio=0.9, ending="inconclusive")
+    with freeze_time(utc_now() - timedelta(days=3)):
+        node.run("r2")
+        assert "two passes" in node.refused("r2")
+        node.run("r3")
+        assert node.offer("r3")["run"] == "r3"

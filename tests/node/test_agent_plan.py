@@ -75,6 +75,21 @@ def test_a_program_that_does_not_run_and_a_source_that_does_not_read(rig: Rig) -
     assert str(rig.events) in found.what
 
 
+def test_a_script_that_was_written_after_its_program_had_started_is_not_what_would_be_measured(measured: Rig) -> None:
+    rig = measured
+
+    def refused() -> bool:
+        rig.stepper.write_text(rig.stepper.read_text())
+        try:
+            rig.client.call("run_plan", spec=rig.spec())
+        except Refused as found:
+            return found.code == "RUN_PROGRAM_REPLACED" and str(rig.stepper) in found.why
+        return False
+
+    wait_for("the plan is refused", refused, 60)
+    rig.client.call("run_plan", spec=rig.spec(kind="null", feed=None, duty=None))
+
+
 def test_a_source_on_a_timer_is_refused_and_can_be_accepted_for_a_demonstration(rig: Rig) -> None:
     """Exact gaps are put into the track, so that the host's load does not decide what the check sees."""
     rig.events.touch()

@@ -179,6 +179,54 @@ def test_a_late_exec_with_the_same_name_is_seen_within_a_cycle(fake: FakeProc) -
     assert fake.table.snapshot()[30].argv == ("python", "train.py")
 
 
+def test_a_program_whose_folder_is_renamed_is_the_program_that_it_was(fake: FakeProc, tmp_path: Path) -> None:
+    folder = tmp_path / "current"
+    folder.mkdir()
+    (folder / "trainer").touch()
+    fake.add(10, 1, start=500, exe=str(folder / "trainer"))
+    fake.tick()
+    folder.rename(tmp_path / "before")
+    fake.add(10, 1, start=500, name="renamed", exe=str(tmp_path / "before/trainer"))
+    info = fake.tick().snapshot()[10]
+    assert (info.name, info.exe) == ("renamed", str(folder / "trainer"))
+
+
+def test_what_is_looked_at_closely_is_seen_to_end_and_to_exec_at_once(fake: FakeProc, tmp_path: Path) -> None:
+    """As of a program that starts itself anew through a link to its newest release: its name and arguments are the same."""
+    old, new = tmp_path / "release-1", tmp_path / "release-2"
+    old.touch()
+    new.touch()
+    for pid in range(10, 100):
+        fake.add(pid, 1, start=500, exe=str(old))
+    fake.tick(int(YOUNG_S / 2) + CYCLE)
+    fake.add(20, 1, start=500, exe=None, state="Z")  # nobody collects it: it stays in the list
+    fake.add(30, 1, start=500, exe=str(new))
+    fake.last_pid = 99
+    fake.count()
+    fake.table.refresh(fake.now_s, (20, 30, 40, 7))
+    assert [info.pid for info in fake.table.vanished] == [20]
+    assert [(info.pid, info.exe) for info in fake.table.changed] == [(30, str(new))]
+
+
+def test_the_exec_that_a_script_ends_in_is_seen_at_once(
+    fake: FakeProc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell, trainer = tmp_path / "bash", tmp_path / "trainer"
+    shell.touch()
+    trainer.touch()
+    for pid in range(10, 100):
+        fake.add(pid, 1, start=500, name="bash", exe=str(shell), argv=("bash", "-"))
+    fake.add(200, 1, start=600, name="bash", exe=str(shell), argv=("bash", "run.sh"))
+    fake.tick(int(YOUNG_S / 2) + CYCLE)
+    fake.add(200, 1, start=600, name="trainer", exe=str(trainer), argv=("trainer",))
+    assert [info.exe for info in fake.tick().changed] == [str(trainer)]
+    fake.tick(int(YOUNG_S / 2) + 1)
+    real, looked = processes.os.stat, []
+    monkeypatch.setattr(processes.os, "stat", lambda path: looked.append(path) or real(path))
+    fake.tick()
+    assert len(looked) <= processes.SHELLS_AT_MOST + 92 // CYCLE + 1, "not at each of them"
+
+
 def test_a_process_that_vanishes_midway_is_no_error(fake: FakeProc, monkeypatch: pytest.MonkeyPatch) -> None:
     for pid in range(10, 20):
         fake.add(pid, 1)

@@ -166,6 +166,14 @@ NIGHTS = [
 ]
 
 
+def test_a_certificate_that_was_seen_after_its_time_stays_expired() -> None:
+    found, back = certificate(), ISSUED + timedelta(days=1)
+    assert state_of(found, back, seen=ISSUED + VALID_FOR - timedelta(seconds=1)).state == "valid"
+    late = state_of(found, back, seen=ISSUED + VALID_FOR)
+    assert (late.state, "set back" in late.why) == ("expired", True)
+    assert state_of(found, ISSUED - timedelta(hours=1), seen=ISSUED + timedelta(days=1)).state == "invalid"
+
+
 @pytest.mark.parametrize(("zone", "wall"), NIGHTS)
 def test_case_119_it_expires_at_the_same_instant_in_every_zone(zone: str, wall: datetime) -> None:
     issued = wall.replace(tzinfo=ZoneInfo(zone))

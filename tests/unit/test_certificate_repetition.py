@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.certificate import PastRun, revocations, standing
+from policies.certificate import PastRun, comes_after, revocations, standing
 from tests.unit.certificates import MODULE, block, certificate, record
 
 DAY_0 = datetime(2026, 11, 1, tzinfo=UTC)
@@ -55,6 +55,17 @@ def test_the_two_passes_lie_within_fourteen_days() -> None:
 
 def test_a_failure_is_not_forgotten_with_time() -> None:
     assert not may(run(300), run(1, "slowdown"))
+
+
+def test_which_run_came_first_is_not_what_the_wall_clock_said() -> None:
+    """The clock was set back by three days after a failure, and once more after the first pass."""
+    failed = run(10, "slowdown") | {"came_at": (DAY_0 + timedelta(days=10)).isoformat()}
+    first = run(7) | {"came_at": (DAY_0 + timedelta(days=10, seconds=1)).isoformat()}
+    second = run(4) | {"came_at": (DAY_0 + timedelta(days=10, seconds=2)).isoformat()}
+    assert not may(first, failed)
+    assert may(second, failed, first)
+    assert comes_after(second, first)
+    assert not comes_after(first, second)
 
 
 def test_once_two_passed_in_a_row_the_next_stands_alone_again() -> None:

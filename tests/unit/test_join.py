@@ -87,6 +87,8 @@ def test_a_server_that_others_reach_asks_for_a_password(tmp_path: Path, monkeypa
         ("ftp://fleet.example", "no http:// or https://", "--server http://fleet.example"),
         ("http://", "no http:// or https://", "--server http://10.0.0.2:4200"),
         ("", "no http:// or https://", "--server http://10.0.0.2:4200"),
+        ("http://ops:secret@10.0.0.2:4200", "a user or a password", "--server http://10.0.0.2:4200 --auth-string"),
+        ("ops:secret@10.0.0.2:4200/", "a user or a password", "--server http://10.0.0.2:4200 --auth-string"),
     ],
 )
 def test_what_is_no_servers_address_is_refused_with_one_that_is(
@@ -97,6 +99,7 @@ def test_what_is_no_servers_address_is_refused_with_one_that_is(
         join(Settings.from_env(), "mac-01", server, None, None)
     assert why in refusal.value.why
     assert remedy in refusal.value.remedy
+    assert "secret" not in str(refusal.value.as_dict()), "a password is not said again"
     assert not (tmp_path / FLEET_FILE).exists()
 
 

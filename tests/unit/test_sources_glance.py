@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.sources.glance import newest_state
 from policies.sources.meaning import EventPhaseMeaning, FieldPhaseMeaning
 
+ROOT = Path(__file__).resolve().parents[2]
 EVENTS = [b'{"event": "begin", "time": 1.5}', b'{"event": "end"}', b'{"event": "soon"}', b'{"event": "step_done"}']
 
 
@@ -32,6 +37,25 @@ def test_a_line_without_its_end_says_nothing_yet() -> None:
     assert newest_state(begin, meaning()) == (None, 0)
     assert newest_state(begin + b"\r", meaning()) == (None, 0)
     assert newest_state(end + b"\n" + begin, meaning()) == ("off", len(end) + 1)
+
+
+@pytest.mark.parametrize("deep", ["[" * 990, '{"event":' * 990, '{"a":[' * 490])
+def test_a_line_of_brackets_does_not_run_over_a_small_stack(deep: str) -> None:
+    """In a process of its own, with a smaller stack than any thread here has: it would end by SIGSEGV."""
+    code = (
+        "import threading; from policies.sources.glance import newest_state as newest\n"
+        "from policies.sources.meaning import EventPhaseMeaning as Meaning\n"
+        "found = []\n"
+        f"data = {deep!r}.encode() + b'\\n' + {EVENTS[0]!r} + b'\\n' + {deep!r}.encode() + b'\\n'\n"
+        "threading.stack_size(64 << 10)\n"
+        "thread = threading.Thread(target=lambda: found.append(newest(data, Meaning('begin', 'end'))))\n"
+        "thread.start(); thread.join()\n"
+        "assert found == [('on', len(data))], found\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_cannot_be_read_says_nothing() -> None:

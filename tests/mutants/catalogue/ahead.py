@@ -31,6 +31,13 @@ AHEAD = [
         (f"{T_GLANCE}::test_a_line_without_its_end_says_nothing_yet",),
     ),
     Mutant(
+        "a line of brackets is read on a small stack",
+        "policies/sources/glance.py",
+        "<= BRACKETS_AT_MOST",
+        ">= 0",
+        (f"{T_GLANCE}::test_a_line_of_brackets_does_not_run_over_a_small_stack",),
+    ),
+    Mutant(
         "any new line stops fleet work",
         REFLEX,
         'if state != "on" or not aims:',

@@ -121,6 +121,20 @@ CERTIFICATES = [
     ),
     # -- repetition
     Mutant(
+        "which run came first is what the wall clock said",
+        REPETITION,
+        'record.get("came_at") or record["ended_at"]',
+        'record["ended_at"]',
+        (f"{T_REPETITION}::test_which_run_came_first_is_not_what_the_wall_clock_said",),
+    ),
+    Mutant(
+        "a clock that is set back makes a certificate younger",
+        VALIDITY,
+        "if seen is not None and seen >= certificate.expires_at:",
+        "if False:",
+        (f"{T_CERTIFICATE}::test_a_certificate_that_was_seen_after_its_time_stays_expired",),
+    ),
+    Mutant(
         "one pass after a failure certifies",
         REPETITION,
         "PASSES_OWED = 2\n",
@@ -130,7 +144,7 @@ CERTIFICATES = [
     Mutant(
         "two passes at any distance are two in a row",
         REPETITION,
-        "in_row = [each for each in in_row if past.ended_at - each.ended_at <= PASSES_WITHIN] + [past]",
+        "in_row = [each for each in in_row if past.came_at - each.came_at <= PASSES_WITHIN] + [past]",
         "in_row = [*in_row, past]",
         (f"{T_REPETITION}::test_the_two_passes_lie_within_fourteen_days",),
     ),

@@ -203,6 +203,20 @@ PROTECTION = [
     ),
     # -- who runs
     Mutant(
+        "an exec is told by name and arguments alone",
+        PROCESSES,
+        " and not entry.other",
+        "",
+        (f"{T_PROCESSES}::test_what_is_looked_at_closely_is_seen_to_end_and_to_exec_at_once",),
+    ),
+    Mutant(
+        "a protected program's end is seen when its turn comes",
+        PROCESSES,
+        "for pid in chain(closely, islice(",
+        "for pid in chain((), islice(",
+        (f"{T_PROCESSES}::test_what_is_looked_at_closely_is_seen_to_end_and_to_exec_at_once",),
+    ),
+    Mutant(
         "one that comes as another goes is not seen",
         PROCESSES,
         "before == self._forks != _Forks()",
@@ -227,7 +241,7 @@ PROTECTION = [
     Mutant(
         "a process that was read once is never read again",
         PROCESSES,
-        "if raw == entry.stat:",
+        "if raw == entry.stat and not entry.other:",
         "if entry.stat:",
         (f"{T_PROCESSES}::test_a_real_late_exec_with_the_same_name_is_seen",),
     ),

@@ -1,0 +1,146 @@
+"""What a certificate is bound to: the program that runs, not what lies under its path by now or in another mount namespace."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodes import fingerprint
+from nodes.fingerprint import bytes_to_hash, read_fingerprint, replaced_scripts
+from nodes.identity import identify
+from policies.certificate import Program
+from tests.node.agent_rig import wait_for
+
+Start = Callable[..., dict[str, Any]]
+SLEEPS = "import time\nopen({ready!r}, 'w').close()\ntime.sleep(600)\n"
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts a process; what the agent's table knows of it."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def begin(*argv: str | Path, **how: Any) -> dict[str, Any]:
+        ready = how.pop("ready", None)
+        child = subprocess.Popen([str(part) for part in argv], stdin=subprocess.DEVNULL, **how)
+        started.append(child)
+        exe = how.pop("executable", argv[0])
+        wait_for("it runs", lambda: os.path.samefile(f"/proc/{child.pid}/exe", exe) and (not ready or ready.exists()))
+        who = identify(child.pid)
+        assert who is not None
+        return {
+            "pid": child.pid,
+            "start_ticks": who.start_ticks,
+            "exe": os.readlink(f"/proc/{child.pid}/exe"),
+            "argv": [str(part) for part in argv],
+        }
+
+    yield begin
+    for child in started:
+        child.kill()
+        child.wait(30)
+
+
+def one(process: dict[str, Any]) -> Program:
+    found = read_fingerprint([process]).program
+    assert found is not None
+    (program,) = found
+    return program
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def test_an_executable_that_was_replaced_while_it_runs_is_known_by_what_runs(tmp_path: Path, start: Start) -> None:
+    sleeper = tmp_path / "trainer"
+    shutil.copy(shutil.which("sleep") or "/bin/sleep", sleeper)
+    running = sleeper.read_bytes()
+    process = start(sleeper, "600")
+    draft = tmp_path / "draft"
+    draft.write_bytes(running + b"\0another version")
+    draft.chmod(0o755)
+    os.replace(draft, sleeper)
+    assert one(process).exe_sha256 == sha256(running)
+    sleeper.unlink()
+    assert one(process).exe_sha256 == sha256(running)
+
+
+def test_files_are_those_of_the_root_that_the_process_has(tmp_path: Path, start: Start) -> None:
+    """As in a container, where the same path is another file than here."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may have another root")
+    outside, root = tmp_path / "app", tmp_path / "root"
+    (root / "releases").mkdir(parents=True)
+    outside.mkdir()
+    (root / "releases/2.py").write_bytes(b"# what runs there\n")
+    (root / "app").mkdir()
+    (root / "app/train.py").symlink_to("/releases/2.py")
+    script = outside / "train.py"
+    script.write_text(
+        f"import os, time\nos.chroot({str(root)!r})\nos.chdir('/app')\nopen('/ready', 'w').close()\ntime.sleep(600)\n"
+    )
+    process = start(sys.executable, "train.py", cwd=outside, ready=root / "ready")
+    found = one(process)
+    assert (found.script, found.script_sha256) == ("/releases/2.py", sha256(b"# what runs there\n"))
+
+
+def test_a_script_edited_in_place_with_its_old_times_is_another(tmp_path: Path, start: Start) -> None:
+    script, ready = tmp_path / "train.py", tmp_path / "ready"
+    script.write_text(SLEEPS.format(ready=str(ready)))
+    process = start(sys.executable, script, ready=ready)
+    before, times = one(process), script.stat()
+    with script.open("r+") as file:
+        file.write("IMPORT")
+    os.utime(script, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert bytes_to_hash([process]) == times.st_size
+    assert one(process).script_sha256 == sha256(script.read_bytes()) != before.script_sha256
+
+
+def test_a_process_that_has_ended_is_no_program(tmp_path: Path, start: Start) -> None:
+    script, ready = tmp_path / "train.py", tmp_path / "ready"
+    script.write_text(SLEEPS.format(ready=str(ready)))
+    process = start(sys.executable, script, ready=ready)
+    assert read_fingerprint([{**process, "start_ticks": process["start_ticks"] - 1}]).program == ()
+    os.kill(process["pid"], 9)
+    wait_for("it has ended", lambda: identify(process["pid"]) is None)
+    assert read_fingerprint([process]).program == ()
+
+
+def test_links_lead_where_they_do_in_the_root(tmp_path: Path) -> None:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app/a").symlink_to("b")
+    (tmp_path / "app/b").symlink_to("a")
+    (tmp_path / "app/up").symlink_to("../../../etc/./x")
+    (tmp_path / "app/abs").symlink_to("/etc")
+    resolved = fingerprint._resolved
+    assert resolved(str(tmp_path), "/app/a") is None
+    assert resolved(str(tmp_path), "/app/up") == "/etc/x"
+    assert resolved(str(tmp_path), "/app/abs/../passwd") == "/passwd"
+    ours = str(tmp_path / "app/./up/..")
+    assert resolved("", ours) == os.path.realpath(ours)
+
+
+def test_a_script_that_was_written_after_its_process_had_started_is_told(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, ready = tmp_path / "train.py", tmp_path / "ready"
+    script.write_text(SLEEPS.format(ready=str(ready)))
+    process = start(sys.executable, script, ready=ready)
+    assert replaced_scripts([process]) == []
+    monkeypatch.setattr(fingerprint, "START_TAKES_S", 0.0)
+    old = time.time() - 3600
+    os.utime(script, (old, old))  # only the change time tells, as for a file that was copied with its times
+    (touched,) = replaced_scripts([process])
+    assert (touched.path, touched.pid, touched.certain) == (str(script), process["pid"], False)
+    script.write_text(script.read_text() + "# another version\n")
+    assert [each.certain for each in replaced_scripts([process])] == [True]
