@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nodes.agent.revoking import revoke
 from nodes.clock import utc_now
 from policies.certificate import (
     Certificate,
@@ -52,7 +53,7 @@ class Certifier:
         # An agent that died between a run's end and its revocations does them now: no flow may ever ask again.
         for record in agent.journal.runs():
             if record["state"] == "ended":
-                self._revoke(agent.runs.record(record["run"]))
+                revoke(agent, agent.runs.record(record["run"]))
 
     # -- endings ----------------------------------------------------------------------------------------------------
 
@@ -67,23 +68,8 @@ class Certifier:
         else:
             agent.evaluate("tick")
         agent.pulse()
-        self._revoke(record)
+        revoke(agent, record)
         return record
-
-    def _revoke(self, record: dict[str, Any]) -> None:
-        """Take back what this ended run speaks against. Asked again it changes nothing; what was earned later stands."""
-        if record["spec"]["kind"] != "ab":
-            return
-        journal = self.agent.journal
-        kept = [each for each, revoked in self.agent.certificates.all() if revoked is None]
-        for certificate in revocations(record, kept):
-            earned_by = journal.run(certificate.run)
-            if earned_by is not None and comes_after(earned_by, record):
-                continue
-            duty = record["spec"]["duty"] or 1
-            why = f"run {record['run']} ended {record['ending']} for the same work at duty {duty:g}"
-            journal.revoke_certificate(certificate.certificate, why)
-            journal.write("CERT_REVOKED", {"certificate": certificate.certificate, "run": record["run"], "why": why})
 
     # -- certificates -----------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,6 +23,7 @@ from nodes.agent.gpus import Gpus
 from nodes.agent.harm import FleetNow
 from nodes.agent.memory_claims import MemoryClaims
 from nodes.agent.observe import Observer
+from nodes.agent.revoking import revoke
 from nodes.agent.runs import ActiveRun, Runs
 from nodes.agent.sections import Scope, Sections
 from nodes.agent.under_test import UnderTest
@@ -157,6 +159,8 @@ class Agent:
             self.journal.write("AGENT_ADOPTED", {"attempt": attempt.attempt_id, "job": attempt.job_id})
         self.observer.phases.remember_latencies()
         self.runs.interrupt_stale()
+        for run in self.runs.left_open():
+            self.let_go(run)
         self.journal.write("AGENT_STARTED", {"pid": os.getpid(), "section_version": self.section_version})
 
     def tick(self) -> None:
@@ -165,6 +169,8 @@ class Agent:
         gone = self.runs.release_if_gone()
         if gone is not None:
             self.under_test.end_feed(gone.run)
+            if gone.measuring is None:  # else its block is cut first
+                self.let_go(gone.run)
         active = self.runs.active
         if active is not None and active.resting:
             # A self-cost run's OFF window: everything but the progress source rests.
@@ -186,6 +192,16 @@ class Agent:
         self.at_once.prepare()
         self.ticked_s = now_s
         self.pulse()
+
+    def let_go(self, run: str) -> None:
+        """A run's process is gone: its feed ends, and where harm was seen already that is its ending, and takes back what it must."""
+        self.under_test.end_feed(run)
+        try:
+            record = self.runs.end_with_harm(run)
+            if record is not None:
+                revoke(self, record)
+        except sqlite3.Error as error:
+            log.error("how run %s ended cannot be kept, the agent's next start tries it again: %s", run, error)
 
     def _fleet_now(self) -> FleetNow:
         """Whether any fleet work ran since the last tick (one that is not seen held may run), and whether other work wants to.

@@ -195,7 +195,7 @@ class Measurer:
             active.measuring = None
             self._blocks.pop((active.run, number), None)
             if agent.runs.active is not active:
-                agent.under_test.end_feed(active.run)
+                agent.let_go(active.run)
 
     def look(self, run: str, look: dict[str, Any]) -> dict[str, Any]:
         self.agent.runs.need_active(run)

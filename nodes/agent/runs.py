@@ -256,13 +256,28 @@ class Runs:
                 ended.append(record["run"])
         return ended
 
+    def left_open(self) -> list[str]:
+        """Open runs that no process drives now."""
+        driven = None if self.active is None else self.active.run
+        return [r["run"] for r in self.journal.runs() if r["state"] == "open" and r["run"] != driven]
+
+    def end_with_harm(self, run: str) -> dict[str, Any] | None:
+        """End an open run that nobody drives where it showed harm already; its record then. A flow that comes back to it would do
+        the same, and none may ever come.
+        """
+        record = self.journal.run(run)
+        if record is None or record["state"] != "open" or (self.active is not None and self.active.run == run):
+            return None
+        shown = self._harm_shown(record)
+        return None if shown is None else self.end(run, shown[0], f"{shown[1]}; its process was gone", None)
+
     def _harm_shown(self, record: dict[str, Any]) -> tuple[str, str] | None:
         """(ending, why) where the journaled windows and looks of an open run speak against the work already."""
         try:
             judged = {int(look["n"]): look["verdict"] for look in record["looks"]}
             action = next_action(RunSpec.model_validate(record["spec"]), self.blocks(record["run"]), judged)
-        except ValueError:
-            return None  # of another version; it is ended all the same
+        except (ValueError, KeyError, TypeError):
+            return None  # of another version
         return (action.ending, action.reason) if isinstance(action, End) and action.ending in HARM else None
 
     # -- the record -------------------------------------------------------------------------------------------------

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -18,7 +21,7 @@ from nodes.agent.certify import Certifier
 from nodes.agent.core import Agent
 from nodes.agent.plan import Planner
 from nodes.clock import boottime_s, utc_iso, utc_now
-from nodes.identity import own_id
+from nodes.identity import identify, own_id
 from policies.certificate import Certificate
 from policies.harness.rows import BlockRow, UnitDose, WindowRow
 from policies.harness.schedule import coin
@@ -364,3 +367,53 @@ def test_on_a_clock_that_was_set_back_a_failure_still_costs_two_passes(node: Nod
         assert "two passes" in node.refused("r2")
         node.run("r3")
         assert node.offer("r3")["run"] == "r3"
+
+
+@pytest.mark.parametrize("shown", ["look", "collapse"])
+def test_harm_that_a_run_showed_before_its_process_was_gone_revokes_at_once(node: Node, shown: str) -> None:
+    """Nobody may ever come back to such a run."""
+    node.run("high", duty=0.3, dose=0.3)
+    node.offer("high")
+    asked = RunSpec.model_validate(node.rig.spec(duty=0.2))
+    facts = asyncio.run(node.planner.facts(asked, None))
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    holder = identify(child.pid)
+    assert holder is not None
+    runs = node.agent.runs
+    runs.begin("bad", asked, holder, facts | {"reviewed_by": "test", "flow_run_id": None})
+    if shown == "look":
+        runs.change("bad", looks=[{"n": 8, "verdict": "slowdown"}])
+    else:
+        row = BlockRow(run="bad", number=1, order=coin(asked.seed, 1), state="left_out", collapse="no event for 60 s")
+        node.agent.journal.put_block("bad", 1, row.model_dump())
+    node.agent.tick()
+    assert runs.record("bad")["state"] == "open", "it is driven"
+    child.kill()
+    child.wait(30)
+    node.agent.tick()
+    assert (runs.record("bad")["state"], runs.record("bad")["ending"]) == ("ended", "slowdown")
+    assert node.listed()[0]["validity"]["state"] == "revoked"
+
+
+def test_a_run_that_showed_no_harm_stays_open_when_its_process_is_gone(node: Node) -> None:
+    asked = RunSpec.model_validate(node.rig.spec(duty=0.2))
+    facts = asyncio.run(node.planner.facts(asked, None))
+    gone = dataclasses.replace(own_id(), start_ticks=1)
+    node.agent.runs.begin("r1", asked, gone, facts | {"reviewed_by": "test", "flow_run_id": None})
+    node.agent.runs.change("r1", looks=[{"n": 8, "verdict": "inconclusive"}])
+    node.agent.tick()
+    assert node.agent.runs.active is None
+    assert node.agent.runs.record("r1")["state"] == "open"
+
+
+def test_harm_that_a_run_showed_before_agent_and_flow_were_gone_revokes_at_the_next_start(node: Node) -> None:
+    node.run("high", duty=0.3, dose=0.3)
+    node.offer("high")
+    asked = RunSpec.model_validate(node.rig.spec(duty=0.2))
+    facts = asyncio.run(node.planner.facts(asked, None))
+    node.agent.runs.begin("bad", asked, own_id(), facts | {"reviewed_by": "test", "flow_run_id": None})
+    node.agent.runs.change("bad", looks=[{"n": 8, "verdict": "slowdown"}])
+    node.agent.runs.active = None  # of an agent that has just begun
+    node.agent.start()
+    assert node.agent.runs.record("bad")["ending"] == "slowdown"
+    assert node.listed()[0]["validity"]["state"] == "revoked"

@@ -205,8 +205,8 @@ PROTECTION = [
     Mutant(
         "an exec is told by name and arguments alone",
         PROCESSES,
-        " and not entry.other",
-        "",
+        "entry.other = file != entry.exe_file",
+        "entry.other = False",
         (f"{T_PROCESSES}::test_what_is_looked_at_closely_is_seen_to_end_and_to_exec_at_once",),
     ),
     Mutant(
