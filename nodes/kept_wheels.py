@@ -33,6 +33,10 @@ _SETTINGS = re.compile(
     r"(CC|CXX|CFLAGS|CXXFLAGS|CPPFLAGS|LDFLAGS|ARCHFLAGS|MACOSX_DEPLOYMENT_TARGET)$"
     r"|(CMAKE|GGML|LLAMA|CUDA|NVCC|HIP|ROCM|VULKAN|SKBUILD|FORCE_CMAKE)"
 )
+_INSTRUCTIONS = re.compile(
+    r"sse|ssse|avx|fma|f16c|bmi|amx|popcnt|abm|adx|aes|sha|vaes|vpclmul|gfni|movbe"  # x86
+    r"|neon|asimd|sve|sme|crc32|atomics|fp|i8mm|bf16|dot|lrcpc|uscat|vfp|idiv|half|lsx|lasx|rv"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +171,8 @@ def cpu_kind() -> str:
             for line in file:
                 name, _, value = line.partition(":")
                 if name.strip() in ("flags", "Features"):
-                    found.append(" ".join(sorted(value.split())))
+                    # a kernel's update may add others, which say nothing of instructions
+                    found.append(" ".join(sorted(flag for flag in value.split() if _INSTRUCTIONS.match(flag))))
                     break
     except OSError:
         found.append(platform.processor())

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import sqlite3
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -86,6 +89,49 @@ def test_kills_of_runner_flow_and_agent_lose_and_repeat_nothing(rig: Rig) -> Non
     told = answered_prompts(rig, "kills")
     assert len(told) == len(set(told)) == 40
     assert status["repeated"] == 0
+
+
+def test_a_reboot_in_the_middle_loses_and_repeats_nothing(rig: Rig) -> None:
+    """A machine that went down: every process is gone at once, the last line was cut, and the boot is another one."""
+    make(rig.home, "reboot", 20, max_tokens=60, width=2)
+
+    class Down(Exception):
+        pass
+
+    def down() -> None:
+        raise Down
+
+    with pytest.raises(Down):
+        go_on(work_on(rig, "reboot"), down)
+    assert rig.agent is not None
+    rig.agent.kill()
+    rig.agent.wait()
+    for pid in processes_of(rig.home):
+        os.kill(pid, signal.SIGKILL)
+    wait_for("nothing of the node is left", lambda: not processes_of(rig.home))
+    for events in (rig.home / "nodes").glob("*/jobs/*/work/events.ndjson"):
+        with open(events, "a") as file:
+            file.write('{"type": "checkpoint", "name": "prompt", "answer": {"id": "19", "te')
+    (journal,) = (rig.home / "nodes").glob("*/journal.sqlite")
+    with contextlib.closing(sqlite3.connect(journal)) as db, db:
+        assert db.execute("UPDATE attempts SET boot_id = 'another boot' WHERE ended_at IS NULL").rowcount == 1
+    rig.start_agent()
+    status = go_on(work_on(rig, "reboot", "flow-2"))
+    assert (status["done"], status["failed"], status["repeated"], status["jobs"]) == (20, 0, 0, 1)
+    told = answered_prompts(rig, "reboot")
+    assert len(told) == len(set(told)) == 20
+
+
+def processes_of(home: Path) -> list[int]:
+    """Launchers and runners: their command lines name the home."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and int(entry.name) != os.getpid():
+                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+                if state != "Z" and f"{home}/nodes/".encode() in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+    return found
 
 
 def test_a_paused_and_an_evicted_job_give_back_only_what_was_open(rig: Rig) -> None:

@@ -341,6 +341,58 @@ def test_case_099_what_kills_the_child_that_loads_a_model_is_told_apart(
         models.probe(path, ctl)
 
 
+def test_llama_cpps_chat_template_refuses_one_prompt_and_not_the_runner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Templates are programs of whoever made the model. llama.cpp is stood in for; the code around it is the real one."""
+
+    class Formatter:
+        def __init__(self, template: str, **_: str) -> None:
+            if template == "broken":
+                raise SyntaxError("unexpected end of template")
+
+        def __call__(self, messages: list[dict[str, str]]) -> Any:
+            if messages[0]["role"] == "system":
+                raise ValueError("System role not supported")
+            return types.SimpleNamespace(prompt="<" + messages[0]["content"] + ">")
+
+    binding = types.ModuleType("llama_cpp")
+    chat = types.ModuleType("llama_cpp.llama_chat_format")
+    chat.Jinja2ChatFormatter = Formatter  # type: ignore[attr-defined]
+    told = {"llama_model_chat_template": lambda model, name: model, "llama_vocab_bos": lambda _: -1,
+            "llama_vocab_eos": lambda _: 0, "llama_vocab_get_text": lambda *_: b"\xff"}  # fmt: skip
+    for name, value in (told | {"llama_log_callback": lambda function: function}).items():
+        setattr(binding, name, value)
+    monkeypatch.setitem(sys.modules, "llama_cpp", binding)
+    monkeypatch.setitem(sys.modules, "llama_cpp.llama_chat_format", chat)
+    module, refused = load("backend_llamacpp"), load("batching").BadPrompt
+    texts: list[str] = []
+
+    def backend(template: bytes) -> Any:
+        made = module.LlamaBackend.__new__(module.LlamaBackend)
+        made._model, made._vocab, made._template_why, made._add_bos, made.context, made._need = (
+            template,
+            0,
+            "",
+            True,
+            99,
+            1,
+        )
+        made._tokens = lambda text, **_: texts.append(text) or [1]
+        made._format = made._chat_format()
+        return made
+
+    asked = [{"messages": [{"role": role, "content": "hi"}]} for role in ("user", "system")]
+    user, system, raw = load("prompts").parse({"prompts": [*asked, {"prompt": "hi", "raw": True}]}).prompts
+    good, broken = backend(b"fine"), backend(b"broken")
+    good.encode(user)
+    broken.encode(raw)
+    assert texts == ["<hi>", "hi"]
+    with pytest.raises(refused, match="System role not supported"):
+        good.encode(system)
+    with pytest.raises(refused, match=r"unexpected end of template.*--raw"):
+        broken.encode(user)
+    sys.modules.pop("backend_llamacpp")
+
+
 def test_mlx_is_driven_a_prompt_at_a_turn_through_its_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
     """MLX runs on Apple silicon only: its calls are stood in for, the code around them is the real one."""
     seen: list[tuple[str, Any]] = []
