@@ -413,17 +413,18 @@ class NodeWorker(ProcessWorker):
         if flow_run_id in self._held or (process is not None and liveness(process) != "gone"):
             return
         try:
-            state = (await self.client.read_flow_run(flow_run_id)).state
+            flow_run = await self.client.read_flow_run(flow_run_id)
         except ObjectNotFound:
             await self.batches.give_up(row, "its flow run is not on the server any more")
             return
+        state = flow_run.state
         if state is None or not state.is_final():
             return
         if state.is_cancelled():
             await self.batches.stop(row)
             return
         why = f"its flow run ended as {state.name}" + (f": {state.message}" if state.message else "")
-        if state.is_completed():
+        if state.is_completed() or flow_run.deployment_id is None:  # without a deployment no worker would take it
             await self.batches.give_up(row, why)
         elif not await self.put_back(self.client, flow_run_id, why):
             await self.batches.give_up(row, f"{why}; it was put back often enough")

@@ -281,6 +281,9 @@ def test_a_cancelled_batch_is_ended_and_one_whose_run_is_forgotten_says_what_to_
     worker: NodeWorker, server: FakeServer, engine: Engine, tmp_path: Path
 ) -> None:
     batch_on(engine, "forgotten", uuid4())
+    by_hand = server.add(StateType.FAILED)
+    server.runs[by_hand].deployment_id = None
+    batch_on(engine, "by hand", by_hand)
     cancelled, foreign = server.add(StateType.CANCELLED), server.add(StateType.CANCELLED)
     told: list[tuple[str, int]] = []
 
@@ -301,9 +304,11 @@ def test_a_cancelled_batch_is_ended_and_one_whose_run_is_forgotten_says_what_to_
     assert [job for verb, job in told if verb == "job_cancel"] == [5], "number 6 is another job by now"
     assert [row["state"] for row in store.prompt_rows(engine, "c")] == ["open", "done"], "what it had finished is kept"
     assert [row["state"] for row in store.prompt_rows(engine, "f")] == ["open", "open"]
-    state, reason = state_of(engine, "forgotten")
-    assert state == "failed"
-    assert reason.endswith("cotenant llmserve retry forgotten")
+    for name in ("forgotten", "by hand"):
+        state, reason = state_of(engine, name)
+        assert state == "failed"
+        assert reason.endswith(f"cotenant llmserve retry {name}")
+    assert name_of(server, by_hand) == "Failed", "no worker would ever take it"
 
 
 def test_a_node_takes_from_the_shared_queue_what_is_for_it(worker: NodeWorker, server: FakeServer) -> None:
