@@ -10,7 +10,9 @@ import pytest
 
 from cotenant import fleet, store
 from cotenant.cli import fleet_link, llmserve_input
+from cotenant.settings import Settings
 from policies.prompts import BatchSpec, parse_list
+from policies.refusal import Refused
 from tests.cli_runner import Cli, cli, home
 from tests.fake_agent import FakeAgent
 
@@ -233,6 +235,39 @@ def test_requests_name_the_model_where_the_command_does_not() -> None:
     assert llmserve_input.spec_of({"node": "n", "model": "m"}, two).model == "m"
     with pytest.raises(Exception, match="they name the models a, b"):
         llmserve_input.spec_of({"node": "n"}, two)
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "words"),
+    [
+        ({"model": "m.gguf"}, None, ""),
+        ({"model": "m.gguf", "backend": "mlx"}, "BACKEND_MISSING", "has llamacpp"),
+        ({"model": "folder"}, "MODEL_OTHER_BACKEND", "it needs backend mlx, and node local has llamacpp"),
+        ({"model": "other.gguf"}, "MODEL_UNKNOWN", "it has: bad.gguf, folder, m.gguf"),
+        ({"model": "bad.gguf"}, "MODEL_BAD", "truncated"),
+        ({}, "MODEL_UNKNOWN", "none was named"),
+        ({"backend": "stub"}, None, ""),
+    ],
+)
+def test_a_model_that_the_node_cannot_run_is_refused_before_anything_is_kept(
+    home: Path, asked: dict[str, Any], code: str | None, words: str
+) -> None:
+    models = [
+        {"name": "m.gguf", "kind": "gguf", "ok": True, "why": ""},
+        {"name": "folder", "kind": "mlx", "ok": True, "why": ""},
+        {"name": "bad.gguf", "kind": "gguf", "ok": False, "why": "it is truncated"},
+    ]
+    told = {"attrs": {"backends": ["llamacpp", "stub"], "models": models}}
+    settings = Settings.from_env()
+    with FakeAgent(home, settings.node, module_doctor=told).serving():
+        spec = BatchSpec(node=settings.node, **asked)
+        if code is None:
+            llmserve_input.check_model(settings, spec, [])
+            return
+        with pytest.raises(Refused, match=words) as refused:
+            llmserve_input.check_model(settings, spec, [])
+    assert refused.value.code == code
+    assert refused.value.remedy
 
 
 @pytest.mark.parametrize("name", ["../x.gguf", "a/b.gguf", ".hidden", "x" * 300])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants.catalogue.ahead import AHEAD
+from tests.mutants.catalogue.batches import BATCHES
 from tests.mutants.catalogue.certificates import CERTIFICATES
 from tests.mutants.catalogue.conformance import CONFORMANCE
 from tests.mutants.catalogue.governor import GOVERNOR
@@ -25,6 +26,7 @@ SUBJECTS: dict[str, list[Mutant]] = {
     "sources": SOURCES,
     "jobs": JOBS,
     "ahead": AHEAD,
+    "batches": BATCHES,
     "sdk": SDK,
     "conformance": CONFORMANCE,
 }
