@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from cotenant import store
+from cotenant.store.models import Prompt
 from policies.prompts import BatchSpec, Item
 from policies.refusal import Refused
 from tasks.prompts import BatchStalled, BatchStopped, BatchWork
@@ -107,8 +110,9 @@ def test_a_cancel_leaves_a_job_alone_that_only_has_the_number_of_ours(tmp_path: 
     work = work_on(url, Agent())
     work.begin("flow-1")
     work.next()
-    for agent in (Agent(), Agent()):
-        agent.jobs = {1: ("another/0", [])} if agent.jobs else agent.jobs
+    for jobs in ({}, {1: ("another/0", [])}):
+        agent = Agent()
+        agent.jobs = jobs
         work_on(url, agent).cancel()
         assert agent.cancelled == []
     status = store.batch_status(store.open(url), "b")
@@ -159,6 +163,8 @@ def test_jobs_that_fail_whatever_they_hold_stall_the_batch_and_charge_no_prompt(
     status = store.batch_status(store.open(url), "b")
     assert status is not None
     assert (status["state"], status["open"], status["failed"]) == ("open", 12, 0)
+    with Session(store.open(url)) as session:
+        assert set(session.scalars(select(Prompt.tries))) == {0}
     agent.outcome, agent.reason, agent.answered = "done", "", None
     go_on(work_on(url, agent))
     assert None not in texts(url)
