@@ -44,6 +44,7 @@ from nodes.mirror import Mirror
 from nodes.worker_admission import no_such_node, outside_hours, unknown_parameters, was_reviewed
 from nodes.worker_batches import WorkerBatches
 from nodes.worker_execution import NoHooks, PutBackProposer, Started
+from nodes.worker_waiting import put_off
 from policies.explain import awaiting_words
 from policies.put_back import BATCH_WAITS_S, WAITS_S, Was, next_put_back
 from policies.refusal import Refused
@@ -211,7 +212,7 @@ class NodeWorker(ProcessWorker):
     async def _defer(self, client: PrefectClient, flow_run: FlowRun, reason: Reason, wait_s: float) -> None:
         when = datetime.now(UTC) + timedelta(seconds=wait_s)
         state: State[Any] = Scheduled(scheduled_time=when, name=AWAITING, message=awaiting_words(self.node, reason))
-        await client.set_flow_run_state(flow_run.id, state, force=True)
+        await put_off(client, flow_run.id, state, cancelled_words=self._cancelled_words)
 
     # -- running -----------------------------------------------------------------------------------------------------
 
@@ -313,14 +314,18 @@ class NodeWorker(ProcessWorker):
             # A process that was ended by SIGTERM reports itself as crashed.
             await self.put_back(self.client, flow_run.id, "its process was ended")
 
+    @property
+    def _cancelled_words(self) -> str:
+        return f"{self.node}: cancelled; no process of it is left"
+
     async def _set_cancelled(self, flow_run: FlowRun) -> None:
-        done: State[Any] = Cancelled(message=f"{self.node}: cancelled; its process is gone")
+        done: State[Any] = Cancelled(message=self._cancelled_words)
         await self.client.set_flow_run_state(flow_run.id, done, force=True)
 
     # -- putting back ------------------------------------------------------------------------------------------------
 
     async def put_back(self, client: PrefectClient, flow_run_id: UUID, why: str) -> bool:
-        """Schedule the run again, unless it was put back too often in a row. True when it was."""
+        """Schedule the run again, unless it was put back too often in a row. True when it was, or was cancelled meanwhile."""
         states = sorted(await client.read_flow_run_states(flow_run_id), key=lambda state: state.timestamp)
         history = [
             Was(state.timestamp, state.is_running(), state.name == AWAITING and PUT_BACK in (state.message or ""))

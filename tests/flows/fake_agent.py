@@ -82,6 +82,7 @@ class FakeAgent:
         self.reserved: tuple[str, ProcessId] | None = None
         self.refuse: dict[str, Refused] = {}
         self.asked: list[str] = []
+        self.on_asked: Callable[[str], object] = lambda method: None  # called before it answers
         self.active: tuple[str, ProcessId] | None = None
         self.now: dict[str, Any] | None = None
         self.stopping = threading.Event()
@@ -133,6 +134,7 @@ class FakeAgent:
 
     def answer(self, method: str, params: dict[str, Any]) -> dict[str, Any] | None:
         self.asked.append(method)
+        self.on_asked(method)
         try:
             if method in self.refuse:
                 raise self.refuse[method]

@@ -157,6 +157,26 @@ def test_a_flow_ended_by_sigterm_stays_open_until_it_goes_on_or_is_cancelled(rig
     assert record["ending"] == "aborted"
 
 
+def test_a_run_cancelled_while_the_agent_is_asked_about_it_is_cancelled(rig: Rig) -> None:
+    """The worker's refusal, on its way, does not set it waiting again."""
+    rig.agent.refuse["admit_flow"] = Refused("OWNER_PAUSE", "flow ab-run", "the owner paused the node", "wait")
+    started: list[str] = []
+
+    def cancel_first(method: str) -> None:
+        if method == "admit_flow" and started and "Cancelled" not in [name for name, _ in rig.states(started[0])]:
+            fleet.cancel_flow(rig.url, started[0])
+
+    rig.agent.on_asked = cancel_first
+    started.append(rig.start())
+    until(lambda: "Cancelled" in [name for name, _ in rig.states(started[0])], "it is cancelled")
+    asked = rig.agent.asked.count("admit_flow")
+    rig.agent.refuse.clear()
+    other = rig.start()  # by the time that this one is done, the other would have been taken again
+    rig.wait_state(other, "Completed")
+    assert fleet.flow_state(rig.url, started[0])["name"] == "Cancelled"
+    assert rig.agent.asked.count("admit_flow") == asked + 1
+
+
 def test_a_run_that_the_node_does_not_admit_waits_with_the_reason_that_explain_gives(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,6 +40,7 @@ class FakeServer:
         self.runs: dict[UUID, Any] = {}
         self.histories: dict[UUID, list[State[Any]]] = {}
         self.resumable = True
+        self.just_before: Callable[[UUID], object] = lambda flow_run: None  # a state is set
 
     def add(self, kind: StateType, *, age_s: float = 0.0, queue: str = NODE, node: str | None = NODE) -> UUID:
         state: State[Any] = State(type=kind, timestamp=datetime.now(UTC) - timedelta(seconds=age_s))
@@ -74,6 +75,10 @@ class FakeServer:
 
     async def set_flow_run_state(self, flow_run: UUID, state: State[Any], force: bool) -> None:
         assert force
+        self.just_before(flow_run)
+        self.become(flow_run, state)
+
+    def become(self, flow_run: UUID, state: State[Any]) -> None:
         self.runs[flow_run].state = state
         self.histories[flow_run].append(state)
 
@@ -333,6 +338,54 @@ def test_the_reason_of_the_agent_and_the_time_left_decide_the_wait(
 
     monkeypatch.setattr(worker.agent, "call", refuse)
     assert anyio.run(worker._refusal, run) == (Reason("RUN_WINDOW", "a window is counted", "wait"), 40.0)
+
+
+def cancelled(server: FakeServer, run: UUID, kind: StateType = StateType.CANCELLED) -> None:
+    if not server.runs[run].state.is_cancelled():
+        server.become(run, State(type=kind))
+
+
+@pytest.mark.parametrize("kind", [StateType.CANCELLED, StateType.CANCELLING])
+@pytest.mark.parametrize("when", ["while the agent is asked", "just before the run is set waiting"])
+def test_who_cancels_in_the_moment_of_a_refusal_has_cancelled(
+    worker: NodeWorker, server: FakeServer, monkeypatch: pytest.MonkeyPatch, when: str, kind: StateType
+) -> None:
+    run = server.runs[server.add(StateType.SCHEDULED)]
+    worker._flow_names[run.flow_id] = "ab-run"
+    if when == "just before the run is set waiting":
+        server.just_before = lambda flow_run: cancelled(server, flow_run, kind)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        if when == "while the agent is asked":
+            cancelled(server, run.id, kind)
+        raise Refused("OWNER_PAUSE", "flow ab-run", "the owner paused the node", "wait")
+
+    monkeypatch.setattr(worker.agent, "call", refuse)
+    assert anyio.run(worker._propose_pending_state, run) is False
+    assert server.runs[run.id].state.is_cancelled()
+
+
+def test_what_was_cancelled_once_and_is_run_again_from_the_ui_may_wait(
+    worker: NodeWorker, server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = server.runs[server.add(StateType.CANCELLED)]
+    server.become(run.id, State(type=StateType.SCHEDULED, name="AwaitingRetry"))
+    worker._flow_names[run.flow_id] = "ab-run"
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise Refused("OWNER_PAUSE", "flow ab-run", "the owner paused the node", "wait")
+
+    monkeypatch.setattr(worker.agent, "call", refuse)
+    anyio.run(worker._propose_pending_state, run)
+    assert name_of(server, run.id) == AWAITING
+
+
+def test_a_lost_run_that_is_cancelled_as_it_is_put_back_is_cancelled(worker: NodeWorker, server: FakeServer) -> None:
+    run = server.add(StateType.RUNNING)
+    gone(worker, run)
+    server.just_before = lambda flow_run: cancelled(server, flow_run)
+    anyio.run(worker.sweep)
+    assert server.runs[run].state.is_cancelled()
 
 
 def test_flow_processes_forget_the_dead_and_keep_the_living(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
