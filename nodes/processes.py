@@ -196,7 +196,9 @@ class ProcessTable:
         again = [pid for pid, until_s in self._young_until_s.items() if self._now_s < until_s]
         if len(again) < len(self._young_until_s):
             self._young_until_s = {pid: self._young_until_s[pid] for pid in again}
-        again += [pid for pid in chain(closely, islice(reversed(self._shells), SHELLS_AT_MOST)) if self._is_other(pid)]
+        again += [
+            pid for pid in chain(closely, islice(reversed(self._shells), SHELLS_AT_MOST)) if self._may_be_other(pid)
+        ]
         if before and now and before != now:
             # pids go up, and start again from the bottom
             again += [
@@ -224,7 +226,7 @@ class ProcessTable:
         self._entries[pid] = _Entry(info, exe_file=None if info.kernel_thread else self._exe_file(pid))
         if not info.kernel_thread:
             self._young_until_s[pid] = self._now_s + YOUNG_S
-            self._sort(info)
+            self._note_shell(info)
         appeared.append(info)
 
     def _remove(self, pid: int) -> ProcInfo:
@@ -273,10 +275,10 @@ class ProcessTable:
         if info != known:
             entry.info = info
             self._young_until_s[pid] = self._now_s + YOUNG_S
-            self._sort(info)
+            self._note_shell(info)
             changed.append(info)
 
-    def _sort(self, info: ProcInfo) -> None:
+    def _note_shell(self, info: ProcInfo) -> None:
         self._shells.pop(info.pid, None)
         if info.exe is not None and os.path.basename(info.exe) in SHELLS:
             self._shells[info.pid] = None
@@ -384,8 +386,10 @@ class ProcessTable:
         # the program was replaced while it runs: it still is that program
         return exe.removesuffix(" (deleted)")
 
-    def _is_other(self, pid: int) -> bool:
-        """Whether it has ended or runs another executable, or that cannot be told: one system call, where a look is a dozen."""
+    def _may_be_other(self, pid: int) -> bool:
+        """Whether it has ended or runs another executable (which is noted), or that cannot be told: one system call, where a look
+        is a dozen.
+        """
         entry, file = self._entries.get(pid), self._exe_file(pid)
         if entry is not None and file is not None:
             entry.other = file != entry.exe_file

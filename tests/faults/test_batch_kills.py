@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from cotenant import store
+from nodes.client import AgentUnreachable
 from tests.faults.test_whole_node import START_S, Owner
 from tests.node.agent_rig import runners_of, wait_for
 
@@ -90,6 +91,8 @@ def test_every_prompt_is_answered_once_whatever_is_killed(owner: Owner) -> None:
     rows = list(store.prompt_rows(engine, batch))
     assert [row["number"] for row in rows] == list(range(PROMPTS))
     assert all(row["answer"]["tokens"] == 24 for row in rows)
+    # the last that was killed may have been the agent, which is started again
+    wait_for("the agent is back", lambda: agent_answers(owner), RECOVER_S)
     answered = Counter(number for job in store.batch_jobs(engine, batch) for number in answers_of(owner, job["job"]))
     assert answered == Counter({str(number): 1 for number in range(PROMPTS)})
     out = owner.home / "out.jsonl"
@@ -135,6 +138,13 @@ def sabotage(owner: Owner, engine: Any, batch: str) -> Counter[str]:
             tell("retried" if again.returncode == 0 else f"not retried: {again.stderr.strip()}")
             last_s = time.monotonic()
         time.sleep(0.3)
+
+
+def agent_answers(owner: Owner) -> bool:
+    try:
+        return bool(owner.rig.client.call("hello"))
+    except AgentUnreachable:
+        return False
 
 
 def answers_of(owner: Owner, job: int) -> list[str]:
