@@ -59,7 +59,8 @@ class ExitFacts:
     """How an attempt ended.
 
     ``exit_code`` and ``signal`` are both None where nobody saw the end (the launcher was lost, the machine restarted).
-    ``result`` says what lay in ``result.json``; ``result_why`` why it was not accepted.
+    ``result`` says what lay in ``result.json``; ``result_why`` why it was not accepted. ``by_nudge``: the signal was the
+    nudge of a control document, which no runner dies of while it works: it was leaving and had let go of its handler.
     """
 
     exit_code: int | None
@@ -68,6 +69,7 @@ class ExitFacts:
     failure: Failure | None
     stop: Stop | None = None
     result_why: str = ""
+    by_nudge: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,8 @@ def judge_exit(facts: ExitFacts, *, counted_before: int, max_attempts: int, soft
         max_attempts: the stage's ``retry.max_attempts``.
         soft_retries: retries without fault in a row before this one (transient, host).
     """
-    finished = facts.exit_code == 0 and facts.result == "ok"
+    # the result is a runner's last word, so one that a nudge met on its way out after it has finished
+    finished = facts.result == "ok" and (facts.exit_code == 0 or (facts.by_nudge and facts.failure is None))
     if finished:
         return Verdict("end", "done", "none", True, "result written")
     if facts.stop is not None:
@@ -133,6 +136,18 @@ def judge_exit(facts: ExitFacts, *, counted_before: int, max_attempts: int, soft
         return _softly("host", told.reason, soft_retries, recheck_module=True)
     if told is not None and facts.exit_code == EXIT_TRANSIENT:
         return _softly("transient", told.reason, soft_retries)
+    if facts.by_nudge:
+        return _after_a_nudge(facts, counted_before, max_attempts, soft_retries)
+    return _after_failure(facts, counted_before, max_attempts)
+
+
+def _after_a_nudge(facts: ExitFacts, counted_before: int, max_attempts: int, soft_retries: int) -> Verdict:
+    """Its exit code is lost, and through us: what it left is all there is to go by."""
+    told = facts.failure
+    if told is None:
+        return _softly("transient", "a nudge (SIGUSR1) ended it: its handler was not installed any more", soft_retries)
+    if told.fault in ("host", "transient"):
+        return _softly(told.fault, told.reason, soft_retries, recheck_module=told.fault == "host")
     return _after_failure(facts, counted_before, max_attempts)
 
 

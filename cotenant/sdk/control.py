@@ -11,6 +11,7 @@ whoever waits, so that any thread (and an event loop) may wait, and the handler 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -61,6 +62,8 @@ class Control:
         self._confirmed: int | None = None
         if hasattr(signal, "SIGUSR1"):
             signal.signal(signal.SIGUSR1, self._on_nudge)
+            # An interpreter that leaves takes its handlers back, and the default of this signal ends the process.
+            atexit.register(signal.signal, signal.SIGUSR1, signal.SIG_IGN)
             if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
                 signal.signal(signal.SIGTERM, self._on_term)
         self._refresh()

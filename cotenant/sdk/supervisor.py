@@ -15,6 +15,7 @@ Where a callback fails the limit that it was told is not held, so everything is 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -90,6 +91,8 @@ class Supervisor:
         for number in (signal.SIGUSR1, signal.SIGTERM):
             self._earlier[number] = signal.getsignal(number)
         signal.signal(signal.SIGUSR1, self._on_nudge)
+        # An interpreter that leaves takes its handlers back, and the default of this signal ends the process.
+        atexit.register(signal.signal, signal.SIGUSR1, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, self._on_term)
 
     # -- from outside ---------------------------------------------------------------------------------------------------

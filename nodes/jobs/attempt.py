@@ -250,8 +250,7 @@ class Attempt(ProcessTree):
         self._kill_at = now + self.stop_grace_s
         self._term_at = now + self.stop_grace_s / 2.0 if "cancellable" in self.capabilities else now
         self._frozen = self.braked = False
-        self._thaw()
-        self._nudge(signal.SIGUSR1)
+        self._thaw()  # the document's nudge waited for it
         self._advance_stop(now)
 
     def begin_stopping(self, stop: Stop, now: float) -> None:

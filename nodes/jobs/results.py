@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,7 @@ def conclude(attempt: Attempt, job: Job, told: Mapping[str, Any] | None, now: fl
         failure=left.failure,
         stop=_who_stopped(attempt, told),
         result_why=left.why,
+        by_nudge=told is not None and told.get("signal") == signal.SIGUSR1,
     )
     if is_workload(job.stage):
         verdict, soft_retries = judge_workload_exit(facts, ran_s=attempt.unheld_s(now), restarts=job.soft_retries)

@@ -186,6 +186,14 @@ def test_stop_is_acknowledged_and_costs_no_attempt(rig: Rig) -> None:
     assert (job.state, job.counted) == ("waiting", 0)
 
 
+def test_a_result_is_not_lost_to_a_nudge_that_met_its_runner_on_the_way_out(rig: Rig) -> None:
+    leaves = {"do": "exit", "result": {"n": 1}, "code": 0, "signal": int(signal.SIGUSR1), "lets_go": True}
+    job = rig.run(leaves)
+    ended = next(data for code, data in rig.journal if code == "JOB_ENDED")
+    assert (ended["exit"], ended["signal"]) == (None, signal.SIGUSR1)
+    assert (job["outcome"], job["result"]["payload"]) == ("done", {"n": 1})
+
+
 def test_a_runner_that_ignores_everything_is_killed_after_its_grace(tmp_path: Path) -> None:
     rig = Rig.with_foreign(tmp_path, ["cancellable"], stop_grace_s="1")
     attempt = rig.start({"do": "work", "deaf": True, "children": 3, "detached": 2})

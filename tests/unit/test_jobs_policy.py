@@ -14,8 +14,8 @@ TOLD = Failure("m/no", "because")
 
 
 def judged(code: int | None = None, *, signal: int | None = None, result: Any = "missing", failure: Failure | None = None,
-           stop: Stop | None = None, before: int = 0, of: int = 3, soft: int = 0) -> Any:  # fmt: skip
-    facts = ExitFacts(code, signal, result, failure, stop)
+           stop: Stop | None = None, before: int = 0, of: int = 3, soft: int = 0, by_nudge: bool = False) -> Any:  # fmt: skip
+    facts = ExitFacts(code, signal, result, failure, stop, by_nudge=by_nudge)
     return judge_exit(facts, counted_before=before, max_attempts=of, soft_retries=soft)
 
 
@@ -78,6 +78,20 @@ def test_a_timeout_is_a_fault() -> None:
     late = Stop("ran longer than 5 s", True, True)
     assert judged(75, failure=TOLD, stop=late, before=0, of=2).counts
     assert judged(75, failure=TOLD, stop=late, before=1, of=2).outcome == "failed"
+
+
+def test_a_nudge_on_the_way_out_takes_nothing_away() -> None:
+    def left(**what: Any) -> Any:
+        return judged(signal=10, by_nudge=True, **what)
+
+    assert (left(result="ok").outcome, left(result="ok", stop=Stop("evicted", True, False)).outcome) == ("done", "done")
+    assert judged(signal=10, result="ok").next == "requeue"  # somebody else's signal: a crash like any other
+    nothing, later, host = left(), left(failure=Failure("r", "", "transient")), left(failure=Failure("r", "", "host"))
+    assert [(one.next, one.counts) for one in (nothing, later, host)] == [("requeue", False)] * 3
+    assert host.recheck_module
+    assert left(failure=Failure("r", "", "job", False)).outcome == "failed"
+    assert left(failure=Failure("r", "", "job"), result="ok").counts
+    assert left(soft=SOFT_RETRIES_MAX).outcome == "failed"
 
 
 @pytest.mark.parametrize("raw", [None, [], "x", {}, {"reason": ""}, {"reason": 3}])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -13,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from cotenant.sdk.control import Control, Stopped
+
+ROOT = Path(__file__).parents[2]
 
 
 def write(workdir: Path, document: object) -> None:
@@ -32,6 +36,36 @@ def ctl(tmp_path: Path) -> Iterator[Control]:
     yield Control(tmp_path)
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+LEAVING = """
+import builtins, os, signal, sys
+{make}
+
+class Last:  # goes with the interpreter's own modules, after every handler was taken back
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+builtins.last = Last()
+sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize(
+    ("make", "code"),
+    [
+        ("from cotenant.sdk.control import Control; ctl = Control()", 7),
+        ("from cotenant.sdk.supervisor import Supervisor; sup = Supervisor(['true'])", 7),
+        ("signal.signal(signal.SIGUSR1, lambda *_: None)", -signal.SIGUSR1),  # what the others would come to
+    ],
+)
+def test_a_nudge_does_not_end_a_runner_that_is_leaving(tmp_path: Path, make: str, code: int) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", LEAVING.format(make=make)],
+        env={**os.environ, "OARBANK_WORKDIR": str(tmp_path), "PYTHONPATH": str(ROOT)},
+        timeout=60,
+    )
+    assert ended.returncode == code
 
 
 def test_limits_in_force_at_the_start_are_read(tmp_path: Path, ctl: Control) -> None:

@@ -283,6 +283,8 @@ def run(args):
             replace(os.path.join(args.workdir, "failure.json"), payload["failure"])
         if payload.get("result"):
             result(args, payload["result"])
+        if payload.get("lets_go"):
+            signal.signal(payload["signal"], signal.SIG_DFL)
         if "signal" in payload:
             os.kill(os.getpid(), payload["signal"])
         return payload["code"]
