@@ -187,7 +187,8 @@ def drive(link: Link, steps: Steps) -> tuple[dict[str, Any], Refused | None]:
     record, ended = begin_run(link)
     if ended is not None and record["state"] == "ended":
         # A pass that nobody has offered yet: the process that ended it died on the way to the agent.
-        offered = record.get("certificate") or record.get("certificate_refused")
+        refused = record.get("certificate_refused") and record.get("certificate_refused_for") != "later"
+        offered = record.get("certificate") or refused
         return (record, None) if ended.ending != PASS or offered else end_run(link, ended)
     try:
         outcome = ended or measure(link, steps)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,9 +19,19 @@ from nodes.meters.nvml_probe import nvidia_present, probe_now
 from policies.certificate import Fingerprint, Gpu, Program
 from policies.version import VERSION
 
-__all__ = ["Replaced", "bytes_to_hash", "read_fingerprint", "replaced_scripts"]
+__all__ = ["Replaced", "bytes_to_hash", "read_fingerprint", "replaced_scripts", "unbound_code"]
 
-INTERPRETERS = ("python", "node", "ruby", "perl", "bash", "sh", "dash", "zsh", "java", "julia", "Rscript", "lua", "php")
+INTERPRETERS = (
+    "python", "pypy", "node", "deno", "bun", "ruby", "perl", "bash", "sh", "dash", "zsh", "ksh", "java", "julia", "Rscript", "R",
+    "lua", "php",
+)  # fmt: skip
+PYTHONS, SHELLS = ("python", "pypy"), ("bash", "sh", "dash", "zsh", "ksh")
+# Options after which the code stands in the arguments themselves, or is a module that the interpreter finds.
+PYTHON_INLINE = re.compile(r"-[bBdEiIOPqsSuvx]*[cm].*")
+SHELL_INLINE = re.compile(r"-[A-Za-z]*c")
+INLINE = re.compile(r"-[ailnpwW0]*[eE]|--eval(=.*)?|--print")
+PYTHON_TAKES = ("-W", "-X", "--check-hash-based-pycs")
+STANDARD_INPUT = "-"
 CHUNK_BYTES = 1 << 16
 DIGESTS_KEPT = 64
 LINKS_AT_MOST = 40
@@ -28,11 +39,16 @@ LINKS_AT_MOST = 40
 START_TAKES_S = 2.0
 
 
-def _is_interpreter(exe: str) -> bool:
+def _interpreter(exe: str) -> str | None:
+    """Which of the interpreters it is, whatever its version; None: it is none."""
     name = Path(exe).name
-    return any(
-        name == known or (name.startswith(known) and name[len(known) :].strip("0123456789.") == "")
-        for known in INTERPRETERS
+    return next(
+        (
+            known
+            for known in INTERPRETERS
+            if name == known or (name.startswith(known) and name[len(known) :].strip("0123456789.") == "")
+        ),
+        None,
     )
 
 
@@ -42,20 +58,23 @@ def read_fingerprint(processes: Sequence[Mapping[str, Any]] | None) -> Fingerpri
     None: which processes are the program cannot be told. One that has ended meanwhile is none of them.
 
     The executable is read from the process itself, so it is what runs, whatever lies under its path by now or in this mount
-    namespace. Where it is an interpreter the script is the first argument that names a file, as that process would find it;
-    None where none can be told. What cannot be read is None, which is not "the same".
+    namespace. Where it is an interpreter the script is the argument that names its file, as that process would find it; None where
+    it runs no file. A script that was written to since its process read it says nothing of what runs. What cannot be read or
+    told is None, which is not "the same".
     """
     programs = {}
+    booted_s = _booted_s()
     for process in processes or ():
         exe = process.get("exe")
         argv = None if process.get("argv") is None else tuple(process["argv"])
         running = None if exe is None else f"/proc/{process['pid']}/exe"
-        script = _script(process, argv) if exe and argv and _is_interpreter(exe) else None
+        script = _script(process, exe, argv)
+        stale = script is not None and _touched(process, script, booted_s) is True
         program = Program(
             exe=exe,
             exe_sha256=_sha256(running),
             script=None if script is None else script.name,
-            script_sha256=None if script is None else _sha256(script.path),
+            script_sha256=None if script is None or stale else _sha256(script.path),
             argv=argv,
         )
         if not _ended(process):
@@ -69,7 +88,7 @@ def bytes_to_hash(processes: Sequence[Mapping[str, Any]] | None) -> int:
     total = 0
     for process in processes or ():
         exe, argv = process.get("exe"), process.get("argv")
-        script = _script(process, argv) if exe and argv and _is_interpreter(exe) else None
+        script = _script(process, exe, argv)
         paths = [f"/proc/{process['pid']}/exe" if exe else None, None if script is None else script.path]
         for key in (_key(path) for path in paths if path is not None):
             total += key.size if key is not None and key not in _digests else 0
@@ -92,21 +111,61 @@ def replaced_scripts(processes: Sequence[Mapping[str, Any]]) -> list[Replaced]:
     moves when nothing but its mode or name was changed.
     """
     found = []
-    booted_s = time.time() - boottime_s()
+    booted_s = _booted_s()
     for process in processes:
-        exe, argv, ticks = process.get("exe"), process.get("argv"), process.get("start_ticks")
-        script = _script(process, argv) if exe and argv and _is_interpreter(exe) else None
-        if script is None or ticks is None:
-            continue
-        try:
-            stat = os.stat(script.path)
-        except OSError:
-            continue
-        read_s = booted_s + ticks / os.sysconf("SC_CLK_TCK") + START_TAKES_S
-        if max(stat.st_mtime, stat.st_ctime) > read_s:
-            certain = read_s < stat.st_mtime <= time.time()
+        script = _script(process, process.get("exe"), process.get("argv"))
+        certain = None if script is None else _touched(process, script, booted_s)
+        if script is not None and certain is not None:
             found.append(Replaced(script.name, process["pid"], certain))
     return found
+
+
+def unbound_code(processes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What of these programs a certificate cannot name by content, in words: its interpreter cannot vouch for it."""
+    found: list[str] = []
+    inline = False
+    for process in processes:
+        exe, argv, pid = process.get("exe"), process.get("argv"), process["pid"]
+        kind = _interpreter(exe) if exe and argv else None
+        if kind is None:
+            continue
+        script = _script(process, exe, argv)
+        if script is not None and script.path is None:
+            what = (
+                "its standard input"
+                if script.name == STANDARD_INPUT
+                else f"{script.name}, which is not in its working directory"
+            )
+            found.append(
+                f"process {pid} runs {what}, so what it runs cannot be told and no certificate can name it: "
+                "start it with its script's whole path"
+            )
+        elif script is None and not inline and kind in PYTHONS and any(map(PYTHON_INLINE.fullmatch, (argv or ())[1:])):
+            inline = True
+            found.append(
+                f"process {pid} runs a module or a line of code (-m, -c): a certificate names the interpreter and the arguments, not "
+                "the module's files; measure anew when those change"
+            )
+    return found
+
+
+def _booted_s() -> float:
+    return time.time() - boottime_s()
+
+
+def _touched(process: Mapping[str, Any], script: _Script, booted_s: float) -> bool | None:
+    """Whether the script was touched after the process had read it: True by its content's time, False by its change time alone."""
+    ticks = process.get("start_ticks")
+    if ticks is None or script.path is None:
+        return None
+    try:
+        stat = os.stat(script.path)
+    except OSError:
+        return None
+    read_s = booted_s + ticks / os.sysconf("SC_CLK_TCK") + START_TAKES_S
+    if max(stat.st_mtime, stat.st_ctime) <= read_s:
+        return None
+    return bool(read_s < stat.st_mtime <= time.time())
 
 
 # -- files as the process sees them
@@ -114,23 +173,45 @@ def replaced_scripts(processes: Sequence[Mapping[str, Any]]) -> list[Replaced]:
 
 @dataclass(frozen=True, slots=True)
 class _Script:
-    """``name``: its path as the process sees it; ``path``: where this process finds the same file."""
+    """``name``: its path as the process sees it; ``path``: where this process finds the same file, None where it does not."""
 
     name: str
-    path: str
+    path: str | None
 
 
-def _script(process: Mapping[str, Any], argv: Sequence[str]) -> _Script | None:
-    at = _stands_in(process["pid"])
-    if at is None:
-        return None
-    root, cwd = at
+def _script(process: Mapping[str, Any], exe: str | None, argv: Sequence[str] | None) -> _Script | None:
+    """The file that an interpreter runs; None: it is no interpreter, or it runs no file."""
+    kind = _interpreter(exe) if exe and argv else None
+    at = None if kind is None else _stands_in(process["pid"])
+    if kind is None or argv is None or at is None:
+        return None  # of a process whose place cannot be read its executable cannot be either
+    inline = PYTHON_INLINE if kind in PYTHONS else SHELL_INLINE if kind in SHELLS else INLINE
+    bare: str | None = None
+    value = False
     for argument in argv[1:]:
-        if argument in ("-c", "-m"):
-            return None
-        if argument.startswith("-"):
-            continue
-        name = _resolved(root, os.path.join(cwd, argument))
+        if value:
+            value = False
+        elif argument == "-":
+            return _Script(STANDARD_INPUT, None)
+        elif kind == "R" and argument.startswith("--file="):
+            return _found(*at, argument.removeprefix("--file=")) or _Script(argument, None)
+        elif argument.startswith("-"):
+            if kind not in ("java", "lua") and inline.fullmatch(argument):
+                return None
+            value = kind in PYTHONS and argument in PYTHON_TAKES
+        else:
+            script = _found(*at, argument)
+            if script is not None:
+                return script
+            bare = bare or argument
+            if kind in PYTHONS:
+                break  # what follows are the script's own arguments
+    return None if bare is None else _Script(bare, None)
+
+
+def _found(root: str, cwd: str, argument: str) -> _Script | None:
+    for path in (argument, os.path.join(argument, "__main__.py")):
+        name = _resolved(root, os.path.join(cwd, path))
         if name is not None and os.path.isfile(root + name):
             return _Script(name, root + name)
     return None

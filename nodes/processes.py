@@ -219,11 +219,14 @@ class ProcessTable:
             return _Forks()
 
     def _add(self, pid: int, appeared: list[ProcInfo]) -> None:
+        exe_file = self._exe_file(
+            pid
+        )  # before its path: if it executes another file in between, the next look finds it changed
         try:
             info = self._read(pid)
         except _Gone:
             return
-        self._entries[pid] = _Entry(info, exe_file=None if info.kernel_thread else self._exe_file(pid))
+        self._entries[pid] = _Entry(info, exe_file=None if info.kernel_thread else exe_file)
         if not info.kernel_thread:
             self._young_until_s[pid] = self._now_s + YOUNG_S
             self._note_shell(info)
@@ -269,7 +272,7 @@ class ProcessTable:
             gone.append(self._remove(pid))
             return
         info = _keeping(known, info)
-        if known.exe is not None and exe_file is not None and exe_file == entry.exe_file:
+        if known.exe is not None and exe_file is not None and exe_file == entry.exe_file != _file_at(known.exe):
             info = replace(info, exe=known.exe)  # renamed since: it still is that program
         entry.exe_file, entry.other = exe_file, False
         if info != known:
@@ -397,11 +400,7 @@ class ProcessTable:
         return True
 
     def _exe_file(self, pid: int) -> tuple[int, int] | None:
-        try:
-            info = os.stat(f"{self._proc}/{pid}/exe")
-        except OSError:
-            return None
-        return info.st_dev, info.st_ino
+        return _file_at(f"{self._proc}/{pid}/exe")
 
     def _argv(self, pid: int, kernel: bool) -> tuple[str, ...] | None:
         if kernel:
@@ -439,6 +438,14 @@ class ProcessTable:
             raise _Gone from None
         finally:
             os.close(fd)
+
+
+def _file_at(path: str) -> tuple[int, int] | None:
+    try:
+        info = os.stat(path)
+    except OSError:
+        return None
+    return info.st_dev, info.st_ino
 
 
 def _same_file_system(one: str, other: str) -> bool:

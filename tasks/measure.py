@@ -6,6 +6,7 @@ each step: a run that goes on after a crash needs nothing else.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,8 @@ __all__ = ["Outcome", "Steps", "begin", "decision_of", "finish", "measure", "mea
 
 Record = Mapping[str, Any]
 LOST_IN_A_ROW = 3
+# A pass that could not be judged for a moment is offered again after so many seconds.
+OFFER_AGAIN_AFTER_S = (30.0, 60.0, 120.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +118,15 @@ def finish(link: Link, outcome: Outcome) -> tuple[dict[str, Any], Refused | None
     refused: Refused | None = None
     if record["ending"] == PASS and link.spec.kind == "ab" and not record.get("certificate"):
         # Also where it will be refused: the agent notes the reason, so that nobody has to offer it again.
-        try:
-            link.offer()
-        except Refused as refusal:
-            refused = refusal
+        for wait_s in (*OFFER_AGAIN_AFTER_S, None):
+            try:
+                link.offer()
+                refused = None
+            except Refused as refusal:
+                refused = refusal
+            if refused is None or refused.data.get("for") != "later" or wait_s is None:
+                break
+            time.sleep(wait_s)
         record = link.show()
     return record, refused
 

@@ -1,7 +1,7 @@
 """How old certificates are at least, on a clock that nobody sets: the wall clock that is set back makes none of them younger.
 
-While the agent runs a certificate ages by the time since boot. What the wall clock says is taken over once an hour, and kept for the
-agent's next process; a clock that was far ahead for a moment so ends no certificate.
+While the agent runs a certificate ages by the time since boot, which is kept for the agent's next process every few minutes and at its
+end. What the wall clock says is taken over once an hour: a clock that was far ahead for a moment so ends no certificate.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ log = logging.getLogger(__name__)
 
 FACT = "certificates_seen"
 TAKE_OVER_EVERY_S = 3600.0
+KEEP_EVERY_S = 300.0
 
 
 class CertificateAges:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        now_s = self._taken_over_s = boottime_s()
+        now_s = self._taken_over_s = self._kept_s = boottime_s()
         self._since: dict[str, tuple[datetime, float]] = {}
         try:
             for name, at in (journal.fact(FACT) or {}).items():
@@ -43,12 +44,18 @@ class CertificateAges:
         return at + timedelta(seconds=now_s - since_s)
 
     def take_over(self, certificates: Iterable[Certificate]) -> None:
-        """Believe the wall clock, where it is time to."""
+        """Believe the wall clock, where it is time to; keep what is known, where it is time to."""
         now_s = boottime_s()
-        if now_s - self._taken_over_s < TAKE_OVER_EVERY_S:
-            return
-        self._taken_over_s = now_s
-        for certificate in certificates:
-            self._since[certificate.certificate] = (max(utc_now(), self.seen(certificate)), now_s)
-        with contextlib.suppress(sqlite3.Error):  # it is kept again in an hour
-            self._journal.set_fact(FACT, {name: utc_iso(at) for name, (at, _) in self._since.items()})
+        if now_s - self._taken_over_s >= TAKE_OVER_EVERY_S:
+            self._taken_over_s = now_s
+            for certificate in certificates:
+                self._since[certificate.certificate] = (max(utc_now(), self.seen(certificate)), now_s)
+            self.keep()
+        elif now_s - self._kept_s >= KEEP_EVERY_S:
+            self.keep()
+
+    def keep(self) -> None:
+        now_s = self._kept_s = boottime_s()
+        known = {name: utc_iso(at + timedelta(seconds=now_s - since_s)) for name, (at, since_s) in self._since.items()}
+        with contextlib.suppress(sqlite3.Error):  # it is kept again soon
+            self._journal.set_fact(FACT, known)

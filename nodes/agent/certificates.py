@@ -77,9 +77,13 @@ class InForceCertificates:
         lapsed: dict[str, str] = {}
         prints: dict[str, Fingerprint | None] = {}
         section = self.agent.section
+        unsettled = next(iter(self.agent.unsettled), None)
         for each, revoked in self._kept:
             rule = each.rule
             if rule not in wanted or revoked is not None:
+                continue
+            if unsettled is not None:
+                lapsed[rule] = f"how run {unsettled} ended cannot be kept yet, and it may speak against it"
                 continue
             # Most of the kept ones expired long ago: of those nothing needs to be looked at.
             seen = max(now, self.agent.certificates.ages.seen(each.certificate))

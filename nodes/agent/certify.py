@@ -7,12 +7,13 @@ process (the statistics need SciPy, which has no place in this process). Source:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import sqlite3
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nodes.agent.revoking import revoke
 from nodes.clock import utc_now
 from policies.certificate import (
     Certificate,
@@ -40,7 +41,7 @@ RECOMPUTE_WITHIN_S = 120.0
 
 
 def _refused(run: str, why: str, remedy: str | None = None, about: str = "other") -> Refused:
-    """``about``: "repetition" (a further pass certifies), "verdict" (it was no pass), or "other"."""
+    """``about``: "repetition" (a further pass certifies), "verdict" (it was no pass), "later" (it may be offered again), or "other"."""
     remedy = remedy or f"the report says more: cotenant protection ab show {run}"
     return Refused("CERT_REFUSED", f"a certificate for run {run}", why, remedy, {"for": about})
 
@@ -53,7 +54,7 @@ class Certifier:
         # An agent that died between a run's end and its revocations does them now: no flow may ever ask again.
         for record in agent.journal.runs():
             if record["state"] == "ended":
-                revoke(agent, agent.runs.record(record["run"]))
+                agent.settle(record["run"])
 
     # -- endings ----------------------------------------------------------------------------------------------------
 
@@ -62,13 +63,14 @@ class Certifier:
         agent = self.agent
         rested = agent.runs.active is not None and agent.runs.active.resting
         record = agent.runs.end(run, ending, reason, verdict)
-        agent.under_test.end_feed(run)
+        with contextlib.suppress(sqlite3.Error):  # asked again by ``settle``
+            agent.under_test.end_feed(run)
         if rested:
             agent.tick()  # nothing was looked at while it rested: a program may have come meanwhile
         else:
             agent.evaluate("tick")
         agent.pulse()
-        revoke(agent, record)
+        agent.settle(run)
         return record
 
     # -- certificates -----------------------------------------------------------------------------------------------
@@ -92,7 +94,7 @@ class Certifier:
             raise
         row = certificate.model_dump(mode="json")
         agent.journal.put_certificate(certificate.certificate, run, row)
-        agent.runs.change(run, certificate=row)
+        agent.runs.change(run, certificate=row, certificate_refused=None, certificate_refused_for=None)
         agent.journal.write("CERT_ISSUED", {"certificate": certificate.certificate, "run": run, "duty": certificate.certified_duty,
                                             "demonstration": certificate.demonstration})  # fmt: skip
         return row
@@ -132,7 +134,10 @@ class Certifier:
         timed = self.planner.timed(spec)
         if timed.looks_timed is None and not spec.accept_timed_source:
             raise _refused(
-                run, f"whether its source is a timer is not known ({timed.words})", "offer it again in a minute"
+                run,
+                f"whether its source is a timer is not known ({timed.words})",
+                "offer it again in a minute",
+                about="later",
             )
         if timed.looks_timed and not spec.accept_timed_source:
             raise _refused(run, f"its source looks timed now: {timed.words}")
@@ -140,7 +145,8 @@ class Certifier:
         if duty is None or duty <= 0:
             raise _refused(run, "no duty was metered, so there is nothing to certify")
         others = [other for other in self.agent.journal.runs() if other["run"] != run]
-        stand = standing(record, others)
+        # what an earlier offer of this same pass came to is not held against it
+        stand = standing({**record, "certificate_refused_for": None}, others)
         if not stand.may_certify:
             raise _refused(run, stand.why, stand.remedy, about="repetition")
         certificate = issue(
@@ -189,7 +195,10 @@ class Certifier:
         except TimeoutError:
             child.kill()
             raise _refused(
-                run, f"its verdict could not be recomputed within {RECOMPUTE_WITHIN_S:.0f} s", "offer it again"
+                run,
+                f"its verdict could not be recomputed within {RECOMPUTE_WITHIN_S:.0f} s",
+                "offer it again",
+                about="later",
             ) from None
         if child.returncode != 0:
             raise _refused(run, f"its verdict could not be recomputed: {err.decode(errors='replace').strip()[-300:]}")

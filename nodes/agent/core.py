@@ -94,6 +94,8 @@ class Agent:
         self._had_share: set[str] = set()
         self._metered_s = monotonic_s()
         self.runs = Runs(self.journal)
+        # Of runs that nobody drives any more: how they ended could not be kept yet. Until it is, nothing is certified.
+        self.unsettled: set[str] = set()
         self.certificates = KeptCertificates(self.journal, self.dir / "key")
         self.governing = Governing(self, pace)
         self.slots = usable_cores()
@@ -160,17 +162,17 @@ class Agent:
         self.observer.phases.remember_latencies()
         self.runs.interrupt_stale()
         for run in self.runs.left_open():
-            self.let_go(run)
+            self.settle(run)
         self.journal.write("AGENT_STARTED", {"pid": os.getpid(), "section_version": self.section_version})
 
     def tick(self) -> None:
         now_s = monotonic_s()
         self.at_once.notice()
         gone = self.runs.release_if_gone()
-        if gone is not None:
-            self.under_test.end_feed(gone.run)
-            if gone.measuring is None:  # else its block is cut first
-                self.let_go(gone.run)
+        if gone is not None and gone.measuring is None:  # else its block is cut first
+            self.unsettled.add(gone.run)
+        for run in tuple(self.unsettled):
+            self.settle(run)
         active = self.runs.active
         if active is not None and active.resting:
             # A self-cost run's OFF window: everything but the progress source rests.
@@ -193,15 +195,25 @@ class Agent:
         self.ticked_s = now_s
         self.pulse()
 
-    def let_go(self, run: str) -> None:
-        """A run's process is gone: its feed ends, and where harm was seen already that is its ending, and takes back what it must."""
-        self.under_test.end_feed(run)
+    def settle(self, run: str) -> None:
+        """What is left to do for a run that nobody drives any more: its feed ends, and harm that it showed ends it and takes back
+        what it must. What cannot be kept now is tried again on every tick.
+        """
+        said = run in self.unsettled
+        self.unsettled.add(run)
         try:
-            record = self.runs.end_with_harm(run)
-            if record is not None:
-                revoke(self, record)
+            self.under_test.end_feed(run)
+            self.runs.end_with_harm(run)
+            kept = self.journal.run(run)
+            if kept is not None and kept["state"] == "ended":
+                revoke(self, self.runs.record(run))
         except sqlite3.Error as error:
-            log.error("how run %s ended cannot be kept, the agent's next start tries it again: %s", run, error)
+            if not said:
+                log.error("how run %s ended cannot be kept yet: %s", run, error)
+            return
+        except (ValueError, KeyError) as error:
+            log.error("run %s is of another version, what it says cannot be told: %s", run, error)
+        self.unsettled.discard(run)
 
     def _fleet_now(self) -> FleetNow:
         """Whether any fleet work ran since the last tick (one that is not seen held may run), and whether other work wants to.
@@ -335,6 +347,7 @@ class Agent:
         self.jobs.shutdown(monotonic_s())
         self.at_once.prepare()
         self.modules.builds.end()
+        self.certificates.ages.keep()
 
     def trees(self) -> dict[str, list[ProcessId]]:
         """Processes of the spawn registry by attempt: they match no rule, ever."""

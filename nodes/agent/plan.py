@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from nodes.feeds import feed_payload
-from nodes.fingerprint import read_fingerprint, replaced_scripts
+from nodes.fingerprint import read_fingerprint, replaced_scripts, unbound_code
 from policies.certificate import Fingerprint, differences
 from policies.harness.attempts import attempts_before
 from policies.harness.plan_text import longest_hours, planned_blocks, planned_hours
@@ -350,7 +350,7 @@ def _replaced(processes: list[dict[str, Any]]) -> list[str]:
             f"{written.path} was written to after it had started, so what it runs is not what the file holds now",
             "restart the program, then measure it",
         )
-    return [
+    return unbound_code(processes) + [
         f"{each.path} was touched after process {each.pid} had started: restart the program if it is another version now, or "
         "the certificate would name what was not measured"
         for each in found

@@ -49,7 +49,7 @@ class Now:
 class ActiveRun:
     """The run that has the lock. ``part`` is what the work under test may do; ``ending`` is set to stop what is going on.
     ``left``: the conditions as the last block left them and its last arm, so that no death falls between two blocks.
-    ``stays_held``, ``stays_lowered``: as in ``RunView``.
+    ``stays_held``, ``stays_lowered``: as in ``RunView``. ``unkept``: a measured block that the journal could not take yet.
     """
 
     run: str
@@ -60,6 +60,7 @@ class ActiveRun:
     resting: bool = False
     now: Now = field(default_factory=Now)
     measuring: int | None = None
+    unkept: BlockRow | None = None
     left: tuple[Conditions, Arm] | None = None
     stays_held: frozenset[str] = frozenset()
     stays_lowered: frozenset[str] = frozenset()
@@ -334,25 +335,41 @@ class Runs:
         self.journal.put_block(run, row.number, row.model_dump())
         self.journal.write("RUN_BLOCK_CUT", {"run": run, "block": row.number, "detail": row.reason_detail})
 
+    def keep_block(self, active: ActiveRun, row: BlockRow) -> None:
+        """Raises ``sqlite3.Error`` where the journal cannot take it now; it is ``unkept`` until it did."""
+        active.unkept = row
+        self.journal.put_block(active.run, row.number, row.model_dump())
+        active.unkept = None
+
     def end(self, run: str, ending: str, reason: str | None, verdict: dict[str, Any] | None) -> dict[str, Any]:
         """Close the record and free the lock; ending a run that has ended changes nothing."""
         if ending not in ENDINGS:
             raise Refused(
                 "RUN_BAD_ENDING", f"ending {ending!r}", "it is none of a run's endings", f"one of {', '.join(ENDINGS)}"
             )
-        live = self.active is not None and self.active.run == run and self.active.measuring is not None
-        if not live:
+        active = self.active if self.active is not None and self.active.run == run else None
+        if active is not None:
+            active.ending = ending
+            if active.unkept is not None:
+                self.keep_block(active, active.unkept)  # it may show harm: nothing ends without it
+        if active is None or active.measuring is None:
             self.close_started_blocks(run)
         record = self.record(run)
-        if self.active is not None and self.active.run == run:
-            self.active.ending = ending
+        ended_before = record["state"] == "ended"
+        if not ended_before:
+            shown = None if ending in HARM else self._harm_shown(record)
+            if shown is not None:
+                # whoever ends it, and as what: what its journal shows already is its ending
+                reason = f"{shown[1]}; it was ended as {ending}" + (f" ({reason})" if reason else "")
+                ending = shown[0]
+            came_at = self._after_all()
+            self.change(
+                run, state="ended", ending=ending, reason=reason, verdict=verdict, ended_at=utc_iso(), came_at=came_at
+            )
+        if active is not None:
+            # Not before its end is kept: one that cannot be is let go with its process, and then ended.
             self.active = None
             self.journal.write("RUN_RELEASED", {"run": run})
-        if record["state"] == "ended":
-            return record
-        came_at = self._after_all()
-        self.change(
-            run, state="ended", ending=ending, reason=reason, verdict=verdict, ended_at=utc_iso(), came_at=came_at
-        )
-        self.journal.write("RUN_ENDED", {"run": run, "ending": ending, "reason": reason}, f"run {run}: {ending}")
+        if not ended_before:
+            self.journal.write("RUN_ENDED", {"run": run, "ending": ending, "reason": reason}, f"run {run}: {ending}")
         return self.record(run)

@@ -36,7 +36,8 @@ class PastRun:
 
     ``stages`` are the (module, stage) pairs under test, ``work`` what was asked for in words. ``looked``: its blocks
     were judged at least once. ``share`` is the mean metered share over its counted ON windows; None: unknown.
-    ``came_at`` tells which of two runs came first, also where the wall clock was set back between them.
+    ``came_at`` tells which of two runs came first, also where the wall clock was set back between them; ``ended_at`` is
+    what the wall clock said.
     """
 
     run: str
@@ -47,6 +48,7 @@ class PastRun:
     kind: str
     ending: str
     came_at: datetime
+    ended_at: datetime
     looked: bool
     demonstration: bool
     share: float | None = None
@@ -56,9 +58,11 @@ class PastRun:
     def of(cls, record: Record) -> PastRun:
         """From a RunRecord that has ended. Raises ``ValueError`` on one whose end has no aware time."""
         spec = RunSpec.model_validate(record["spec"])
+        ended_at = datetime.fromisoformat(str(record["ended_at"]))
         came_at = datetime.fromisoformat(str(record.get("came_at") or record["ended_at"]))
-        if came_at.tzinfo is None:
-            raise ValueError(f"run {record['run']}: the time of its end has no offset: {came_at.isoformat()}")
+        for at in (came_at, ended_at):
+            if at.tzinfo is None:
+                raise ValueError(f"run {record['run']}: the time of its end has no offset: {at.isoformat()}")
         return cls(
             run=str(record["run"]),
             rule=spec.rule,
@@ -68,6 +72,7 @@ class PastRun:
             kind=spec.kind,
             ending=str(record["ending"]),
             came_at=came_at.astimezone(UTC),
+            ended_at=ended_at.astimezone(UTC),
             looked=bool(record.get("looks", True)),
             demonstration=spec.demonstration or bool((record.get("source") or {}).get("timed")),
             share=_mean_share(record.get("blocks") or ()),
@@ -127,7 +132,7 @@ def standing(run: PastRun | Record, others: Iterable[PastRun | Record]) -> Stand
         if past.counts and _binds(past, this):
             owed, in_row = past, []
         elif past.passed and past.same_thing(this) and (this.demonstration or not past.demonstration):
-            in_row = [each for each in in_row if past.came_at - each.came_at <= PASSES_WITHIN] + [past]
+            in_row = [each for each in in_row if _within(each, past)] + [past]
             if len(in_row) >= PASSES_OWED and past is not this:
                 owed = None
     if owed is None or len(in_row) >= PASSES_OWED:
@@ -139,6 +144,11 @@ def standing(run: PastRun | Record, others: Iterable[PastRun | Record]) -> Stand
         f"{PASSES_WITHIN.days} days, and this is the first",
         "run the same once more; a second pass certifies",
     )
+
+
+def _within(earlier: PastRun, later: PastRun) -> bool:
+    """By the order of runs as by the wall clock: either alone was led astray by a clock that was ahead for a moment."""
+    return max(later.came_at - earlier.came_at, later.ended_at - earlier.ended_at) <= PASSES_WITHIN
 
 
 def comes_after(run: PastRun | Record, other: PastRun | Record) -> bool:

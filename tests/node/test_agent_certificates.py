@@ -6,10 +6,12 @@ import asyncio
 import dataclasses
 import json
 import random
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -223,6 +225,38 @@ def test_an_agent_that_dies_in_an_end_or_an_offer_does_the_rest_when_asked_again
     assert [row["validity"]["state"] for row in node.listed()] == ["revoked"]
 
 
+def test_what_harm_takes_back_is_tried_again_until_it_is_kept(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.run("high", duty=0.3, dose=0.3)
+    node.offer("high")
+    in_force = node.agent.governing.certificates
+    assert [each.certificate.run for each in in_force.now(["stepper"])[0]] == ["high"]
+    with monkeypatch.context() as full:
+        full.setattr(node.agent.journal, "revoke_certificate", _full)
+        assert node.run("bad", ratio=0.3, ending="slowdown", duty=0.2, dose=0.2)["ending"] == "slowdown"
+        node.agent.tick()
+        found, lapsed = in_force.now(["stepper"])
+        assert (found, "how run bad ended cannot be kept yet" in lapsed["stepper"]) == ((), True)
+    node.agent.tick()
+    assert [row["validity"]["state"] for row in node.listed()] == ["revoked"]
+
+
+def _full(*_: Any, **__: Any) -> None:
+    raise sqlite3.OperationalError("database or disk is full")
+
+
+def test_a_pass_that_could_not_be_judged_for_a_moment_certifies_when_offered_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.run("r1")
+    unknown = SimpleNamespace(looks_timed=None, words="too few events")
+    with monkeypatch.context() as early:
+        early.setattr(node.planner, "timed", lambda _: unknown)
+        assert "is not known" in node.refused("r1")
+    assert node.agent.runs.record("r1")["certificate_refused_for"] == "later"
+    assert node.offer("r1")["run"] == "r1"
+    assert node.agent.runs.record("r1")["certificate_refused"] is None
+
+
 def _die(*_: Any, **__: Any) -> None:
     raise KeyboardInterrupt
 
@@ -295,6 +329,20 @@ def test_a_clock_that_is_set_back_makes_no_certificate_younger(node: Node, monke
     monkeypatch.setattr(certificate_ages, "boottime_s", lambda: booted_s)
     node.agent.certificates.ages = CertificateAges(node.agent.journal)
     assert state(wall=1.0, boot=0.0) == "expired", "also for the next agent, but for what it was kept last"
+
+
+def test_agents_that_live_for_minutes_age_a_certificate_too(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.run("r1")
+    issued_at = Certificate.model_validate(node.offer("r1")).issued_at
+    booted_s = boottime_s()
+    with freeze_time(issued_at + timedelta(minutes=1)):  # set back each time
+        for session in range(30):
+            monkeypatch.setattr(certificate_ages, "boottime_s", lambda at=session: booted_s + at * 43200.0)
+            node.agent.certificates.ages = CertificateAges(node.agent.journal)
+            node.agent.governing.certificates.now(["stepper"])
+            monkeypatch.setattr(certificate_ages, "boottime_s", lambda at=session: booted_s + (at + 1) * 43200.0 - 1.0)
+            node.agent.certificates.ages.keep()
+        assert node.listed()[0]["validity"]["state"] == "expired"
 
 
 def test_a_clock_that_is_ahead_for_a_moment_ends_no_certificate(node: Node) -> None:

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from nodes import fingerprint
-from nodes.fingerprint import bytes_to_hash, read_fingerprint, replaced_scripts
+from nodes.fingerprint import bytes_to_hash, read_fingerprint, replaced_scripts, unbound_code
 from nodes.identity import identify
-from policies.certificate import Program
+from policies.certificate import Program, differences
 from tests.node.agent_rig import wait_for
 
 Start = Callable[..., dict[str, Any]]
@@ -144,3 +144,63 @@ def test_a_script_that_was_written_after_its_process_had_started_is_told(
     assert (touched.path, touched.pid, touched.certain) == (str(script), process["pid"], False)
     script.write_text(script.read_text() + "# another version\n")
     assert [each.certain for each in replaced_scripts([process])] == [True]
+
+
+def test_of_a_script_that_was_written_meanwhile_nothing_is_the_same_until_its_program_starts_anew(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where another version is checked out, started, and the first one checked out again beside it."""
+    monkeypatch.setattr(fingerprint, "START_TAKES_S", 0.0)
+    script, ready = tmp_path / "train.py", tmp_path / "ready"
+    certified = SLEEPS.format(ready=str(ready))
+    long_ago = time.time() - 3600.0
+    script.write_text(certified)
+    os.utime(script, (long_ago, long_ago))
+    measured = one(start(sys.executable, script, ready=ready))
+    script.write_text(certified + "# another version\n")
+    os.utime(script, (long_ago, long_ago))
+    ready.unlink()
+    other = start(sys.executable, script, ready=ready)
+    assert one(other).script_sha256 == sha256(script.read_bytes()) != measured.script_sha256
+    script.write_text(certified)
+    assert one(other).script_sha256 is None
+    os.utime(script, (long_ago, long_ago))
+    ready.unlink()
+    assert one(start(sys.executable, script, ready=ready)) == measured
+
+
+CHANGES_FOLDER = "import os, time\nos.chdir('/')\nopen({ready!r}, 'w').close()\ntime.sleep(600)\n"
+
+
+@pytest.mark.parametrize("before", [[], ["-u"], ["-W", "ignore"]], ids=["plain", "option", "option with a value"])
+def test_a_script_that_is_not_where_its_program_is_now_is_unknown(
+    tmp_path: Path, start: Start, before: list[str]
+) -> None:
+    ready, data = tmp_path / "ready", tmp_path / "data.csv"
+    data.touch()
+    (tmp_path / "train.py").write_text(CHANGES_FOLDER.format(ready=str(ready)))
+    process = start(sys.executable, *before, "train.py", "--data", data, ready=ready, cwd=tmp_path)
+    wait_for("it changed its folder", lambda: os.readlink(f"/proc/{process['pid']}/cwd") == "/")
+    program = one(process)
+    assert (program.script, program.script_sha256) == ("train.py", None)
+    print_ = read_fingerprint([process])
+    assert any("train.py" in each for each in differences(print_, print_))
+    (why,) = unbound_code([process])
+    assert "train.py" in why
+    assert "whole path" in why
+
+
+def test_options_of_an_interpreter_are_not_its_script(tmp_path: Path, start: Start) -> None:
+    ready, package = tmp_path / "ready", tmp_path / "trainer"
+    package.mkdir()
+    (package / "__main__.py").write_text(SLEEPS.format(ready=str(ready)))
+    (tmp_path / "ignore").touch()
+    for argv in (["-W", "ignore", "trainer"], ["-u", package]):
+        process = start(sys.executable, *argv, ready=ready, cwd=tmp_path)
+        assert one(process).script == str(package / "__main__.py")
+        assert unbound_code([process]) == []
+        ready.unlink()
+    module = start(sys.executable, "-um", "trainer", "ignore", ready=ready, cwd=tmp_path)
+    assert one(module).script is None
+    (why,) = unbound_code([module, module])
+    assert "-m" in why

@@ -191,6 +191,36 @@ def test_a_program_whose_folder_is_renamed_is_the_program_that_it_was(fake: Fake
     assert (info.name, info.exe) == ("renamed", str(folder / "trainer"))
 
 
+def test_an_exec_of_the_same_file_under_another_path_has_that_path(fake: FakeProc, tmp_path: Path) -> None:
+    wrapper, trainer = tmp_path / "wrapper", tmp_path / "trainer"
+    wrapper.touch()
+    trainer.hardlink_to(wrapper)
+    fake.add(10, 1, start=500, name="wrapper", exe=str(wrapper))
+    fake.tick()
+    fake.add(10, 1, start=500, name="trainer", exe=str(trainer))
+    assert fake.tick().snapshot()[10].exe == str(trainer)
+
+
+def test_an_exec_while_it_is_read_first_is_seen_at_the_next_look(
+    fake: FakeProc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell, trainer = tmp_path / "sh", tmp_path / "trainer"
+    shell.touch()
+    trainer.touch()
+    fake.add(10, 1, start=500, name="sh", exe=str(shell))
+    reads = ProcessTable._argv
+
+    def then_it_executes(table: ProcessTable, pid: int, kernel: bool) -> tuple[str, ...] | None:
+        monkeypatch.setattr(ProcessTable, "_argv", reads)
+        found = reads(table, pid, kernel)
+        fake.add(10, 1, start=500, name="trainer", exe=str(trainer))
+        return found
+
+    monkeypatch.setattr(ProcessTable, "_argv", then_it_executes)
+    fake.tick()
+    assert fake.tick().snapshot()[10].exe == str(trainer)
+
+
 def test_what_is_looked_at_closely_is_seen_to_end_and_to_exec_at_once(fake: FakeProc, tmp_path: Path) -> None:
     """As of a program that starts itself anew through a link to its newest release: its name and arguments are the same."""
     old, new = tmp_path / "release-1", tmp_path / "release-2"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nodes.agent.runs import Runs
+from nodes.agent.runs import ActiveRun, Runs
+from nodes.identity import own_id
 from nodes.journal import Journal
+from policies.harness.rows import BlockRow
 from policies.harness.schedule import coin
 from policies.harness.spec import RunSpec
 
@@ -72,3 +75,43 @@ def test_a_record_that_cannot_be_understood_ends_all_the_same(runs: Runs) -> Non
     left(runs, spec={"node": "n", "rule": "trainer", "of": "another version"})
     runs.interrupt_stale()
     assert runs.record("r")["ending"] == "interrupted"
+
+
+@pytest.mark.parametrize("ending", ["aborted", "interrupted", "refused"])
+def test_whoever_ends_a_run_that_showed_harm_it_ends_as_that(runs: Runs, ending: str) -> None:
+    """A polite end between the journaled look and the flow's own: the owner's cancel, or a step that failed."""
+    left(runs, looks=[{"n": 8, "verdict": "slowdown"}])
+    record = runs.end("r", ending, "the flow run was cancelled", None)
+    assert record["ending"] == "slowdown"
+    assert f"it was ended as {ending} (the flow run was cancelled)" in record["reason"]
+    assert runs.end("r", "aborted", None, None)["ending"] == "slowdown"
+
+
+def test_a_run_whose_end_cannot_be_kept_is_not_let_go(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = left(runs)
+    runs.active = active = ActiveRun("r", RunSpec.model_validate(record["spec"]), own_id())
+    with monkeypatch.context() as full:
+        full.setattr(runs.journal, "put_run", _full)
+        with pytest.raises(sqlite3.OperationalError):
+            runs.end("r", "slowdown", None, None)
+    assert active.ending == "slowdown"
+    assert runs.active is active
+    assert runs.end("r", "slowdown", None, None)["ending"] == "slowdown"
+    assert runs.active is None
+
+
+def test_no_run_ends_without_a_block_that_could_not_be_kept_yet(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = left(runs)
+    runs.active = active = ActiveRun("r", RunSpec.model_validate(record["spec"]), own_id(), measuring=1)
+    died = BlockRow(run="r", number=1, order=coin(7, 1), state="left_out", reason="program_died", reason_arm="on")
+    with monkeypatch.context() as full:
+        full.setattr(runs.journal, "put_block", _full)
+        with pytest.raises(sqlite3.OperationalError):
+            runs.keep_block(active, died)
+        with pytest.raises(sqlite3.OperationalError):
+            runs.end("r", "aborted", None, None)
+    assert runs.end("r", "aborted", None, None)["ending"] == "harm_suspected"
+
+
+def _full(*_: Any) -> None:
+    raise sqlite3.OperationalError("database or disk is full")

@@ -53,6 +53,16 @@ def test_the_two_passes_lie_within_fourteen_days() -> None:
     assert may(run(17), run(1, "slowdown"), run(2), run(16.1))
 
 
+def test_the_fourteen_days_are_not_made_short_by_a_clock_that_was_ahead_once() -> None:
+    ahead = DAY_0 + timedelta(days=400)  # each later run is put right after it
+    failed, first, second = (
+        run(day, ending) | {"came_at": (ahead + timedelta(microseconds=number)).isoformat()}
+        for number, (day, ending) in enumerate([(1, "slowdown"), (2, PASS), (90, PASS)])
+    )
+    assert not may(second, failed, first)
+    assert may(run(3) | {"came_at": second["came_at"]}, failed, first)
+
+
 def test_a_failure_is_not_forgotten_with_time() -> None:
     assert not may(run(300), run(1, "slowdown"))
 
