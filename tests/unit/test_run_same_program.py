@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -42,6 +43,7 @@ class Stub:
         self.active = SimpleNamespace(run="r", spec=spec, measuring=None)
         self.runs = self.journal = self
         self.under_test = None
+        self.full = 0
 
     async def fingerprint(self, rule: str) -> Fingerprint:
         assert rule == "trainer"
@@ -62,8 +64,12 @@ class Stub:
     def note_started(self, *_: Any) -> None:
         pass
 
-    def put_block(self, run: str, number: int, row: dict[str, Any]) -> None:
-        self.rows[number] = SimpleNamespace(number=number, model_dump=lambda: row)
+    def keep_block(self, active: Any, row: Any) -> None:
+        assert active is self.active
+        if self.full:
+            self.full -= 1
+            raise sqlite3.OperationalError("database or disk is full")
+        self.rows[row.number] = row
 
     def write(self, *_: Any) -> None:
         pass
@@ -85,9 +91,12 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     monkeypatch.setattr(measure, "BlockRunner", Whole)
 
-    def asked(*seen: Fingerprint) -> dict[str, Any]:
+    monkeypatch.setattr(measure, "KEEP_AGAIN_S", 0.0)
+
+    def asked(*seen: Fingerprint, full: int = 0) -> dict[str, Any]:
         async def run() -> dict[str, Any]:
             stub = Stub(*seen)
+            stub.full = full
             measurer = Measurer(cast(Any, stub), cast(Any, stub))
             return await measurer.block("r", 1, coin(0, 1), cast(Any, SimpleNamespace(gone=asyncio.Event())))
 
@@ -98,6 +107,10 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_a_block_of_the_same_program_counts(ask: Any) -> None:
     assert ask(PRINT)["state"] == "counted"
+
+
+def test_a_block_that_a_full_disk_does_not_take_is_kept_later(ask: Any) -> None:
+    assert ask(PRINT, full=3)["state"] == "counted"
 
 
 @pytest.mark.parametrize("seen", [OTHER, UNKNOWN], ids=["other arguments", "cannot be told"])
