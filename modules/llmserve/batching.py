@@ -92,7 +92,7 @@ class Batch:
 
     Args:
         ctl, duty: the runner's.
-        wall_s: after so many seconds of generating, time held left out, a prompt ends with what it has.
+        wall_s: after so many seconds of units that gave it a token, a prompt ends with what it has: with one token at least.
         finished: called with each prompt as it finishes.
         beat: called after each unit.
     """
@@ -179,7 +179,7 @@ class Batch:
         self.figures.width_most = max(self.figures.width_most, len(self._live))
 
     def _unit(self) -> None:
-        limit = self._sizer.tokens
+        limit, since_s = self._sizer.tokens, self._own_s()
         with self.duty.unit():
             began, used_s = self._clock(), self.duty.busy_s
             held, news = self.backend.step(limit)
@@ -192,11 +192,12 @@ class Batch:
         now_s = self._own_s()
         for slot, token in news:
             sequence = self._live[slot]
+            sequence.generating_s += now_s - since_s
             end = self.backend.ends(token)
             sequence.take(b"" if end else self.backend.piece(slot, token), now_s, end=end)
             self.figures.tokens += 1
         for slot, sequence in list(self._live.items()):
-            if sequence.finish is None and now_s - sequence.began_s > self.wall_s:
+            if sequence.finish is None and sequence.generating_s > self.wall_s:
                 sequence.finish = "wall"
                 self.figures.at_limit += 1
             if sequence.finish is not None:

@@ -19,6 +19,8 @@ class Sequence:
     prompt_tokens: int
     began_s: float
     first_s: float | None = None
+    generating_s: float = 0.0
+    """Of the units that gave it a token: what the wall limit is compared with. Waiting for its turn and reading are not in it."""
     tokens: int = 0
     finish: Finish | None = None
     _text: str = ""

@@ -137,9 +137,27 @@ class FakeBackend:
         return
 
 
-def run(prompts: list[Any], duty: float | None = None, wall_s: float = 1e9, **backend: Any) -> tuple[Any, ...]:
+class InTurns(FakeBackend):
+    """As MLX: a unit is one prompt's turn."""
+
+    def step(self, limit: int) -> tuple[int, list[tuple[int, int]]]:
+        slot, left = next(iter(self.unread.items()))
+        held = min(limit, max(1, left))
+        del self.unread[slot]
+        self.unread[slot] = max(0, left - held)
+        self.clock.now += 0.002 + held * self.token_s
+        return held, [] if self.unread[slot] else [(slot, ord("a"))]
+
+
+def run(
+    prompts: list[Any],
+    duty: float | None = None,
+    wall_s: float = 1e9,
+    kind: type[FakeBackend] = FakeBackend,
+    **backend: Any,
+) -> tuple[Any, ...]:
     clock = Clock()
-    engine, ctl, governor = FakeBackend(clock, **backend), FakeCtl(), FakeDuty(clock, duty)
+    engine, ctl, governor = kind(clock, **backend), FakeCtl(), FakeDuty(clock, duty)
     ctl.gpu_duty = duty
     done: list[Any] = []
     batch = load("batching").Batch(engine, ctl, governor, wall_s, done.append, clock=clock)
@@ -199,6 +217,24 @@ def test_a_prompt_ends_at_the_wall_limit_with_what_it_has() -> None:
     done, figures, _, _ = run(["x"], wall_s=0.02)
     assert (done[0].finish, figures.at_limit) == ("wall", 1)
     assert 0 < done[0].tokens < 10
+
+
+@pytest.mark.parametrize("kind", [FakeBackend, InTurns])
+def test_a_prompt_that_waits_for_its_turn_uses_up_none_of_its_wall_limit(kind: type[FakeBackend]) -> None:
+    """A slow model under a small duty: eight begin together, and then one at a time has a token."""
+    done, figures, _, governor = run(list("abcdefgh"), duty=0.02, wall_s=10.0, kind=kind, width=8, token_s=0.5)
+    assert sum(governor.units) > 3 * 10.0, "the last ones waited for longer than their limit"
+    assert {(one.text, one.finish) for one in done} == {("a" * 10, "length")}
+    assert (len(done), figures.at_limit) == (8, 0)
+
+
+@pytest.mark.parametrize("kind", [FakeBackend, InTurns])
+def test_no_prompt_ends_at_the_wall_limit_without_a_token(kind: type[FakeBackend]) -> None:
+    """Reading a long prompt is not generating, so what is cut is an answer that has begun."""
+    done, figures, _, _ = run(["x" * 400, "y" * 300], wall_s=0.02, kind=kind, duty=0.02)
+    assert {one.finish for one in done} == {"wall"}
+    assert all(0 < one.tokens < 10 and one.text for one in done)
+    assert figures.at_limit == 2
 
 
 def test_a_stop_is_met_between_two_units_and_loses_only_what_was_open() -> None:

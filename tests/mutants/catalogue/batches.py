@@ -127,6 +127,13 @@ BATCHES = [
         (f"{T_MODULE}::test_a_prompt_ends_at_the_wall_limit_with_what_it_has",),
     ),
     Mutant(
+        "waiting for a turn uses up the wall limit",
+        BATCHING,
+        "and sequence.generating_s > self.wall_s:",
+        "and now_s - sequence.began_s > self.wall_s:",
+        (f"{T_MODULE}::test_a_prompt_that_waits_for_its_turn_uses_up_none_of_its_wall_limit",),
+    ),
+    Mutant(
         "half a character at the end is passed over",
         "modules/llmserve/sequence.py",
         "return self._text if self._cut else",
