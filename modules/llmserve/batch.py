@@ -109,7 +109,9 @@ def _loaded(ctl: Control, duty: Duty, backend_name: str, request: Request, path:
     try:
         if backend_name == "llamacpp":
             # what a single sequence needs at least; the cache is made when the prompts are known
-            models.check_room(read_header(path), request.prompts[0].max_tokens)
+            header = read_header(path)
+            answers = (prompt.max_tokens for prompt in request.prompts)
+            models.check_room(header, models.least_tokens(header, request.context, answers))
             ctl.safe_point()
             with duty.unit():
                 models.probe(models.Path(path), ctl)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,18 @@ def check_room(header: Header, tokens: int) -> None:
     free, need = free_bytes(), need_bytes(header, tokens)
     if free is not None and need > free:
         raise NoRoom(f"the model needs {need / 2**30:.1f} GiB and {free / 2**30:.1f} GiB are free")
+
+
+def least_tokens(header: Header, context: int | None, max_tokens: Iterable[int]) -> int:
+    """Tokens that the cache needs room for whatever the prompts are, before they are read: those of the shortest answer.
+
+    Args:
+        context: the longest prompt and answer that were asked for; None: as far as the model goes.
+        max_tokens: of each prompt. An answer that leaves no room for its prompt is refused as ``too_long`` and needs none.
+    """
+    least = min(max_tokens)
+    known = [length for length in (header.context, context) if length is not None]
+    return 0 if known and least >= min(known) else least
 
 
 # -- loading it in a child first ----------------------------------------------------------------------------------------

@@ -346,6 +346,40 @@ def test_a_whole_head_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("max_tokens", "context", "waits"),
+    [
+        ([1_000_000, 20], None, False),
+        ([1_000_000], None, False),
+        ([512], None, False),
+        ([300], 256, False),
+        ([300], None, True),
+        ([300, 400], 500, True),
+    ],
+)
+def test_an_answer_that_cannot_fit_the_context_makes_no_job_wait_for_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_tokens: list[int], context: int | None, waits: bool
+) -> None:
+    """The prompts are refused as too long once the model is loaded; the weights and 250 tokens of cache have room."""
+    path = tmp_path / "m.gguf"
+    numbers = {"block_count": 2, "attention.head_count": 4, "embedding_length": 64, "context_length": 512}
+    keys = [ARCHITECTURE, *((f"llama.{name}", 4, struct.pack("<I", value)) for name, value in numbers.items())]
+    path.write_bytes(gguf(keys))
+    batch, models = load("batch"), load("models")
+    free = models.need_bytes(models.read_header(str(path)), 250)
+    monkeypatch.setattr(models, "free_bytes", lambda: free)
+    monkeypatch.setattr(models, "probe", lambda path, ctl: None)
+    monkeypatch.setattr(batch, "open_backend", lambda *_: "loaded")
+    asked: dict[str, Any] = {"prompts": [{"prompt": "a", "max_tokens": most} for most in max_tokens], "model": "m.gguf"}
+    request = load("prompts").parse(asked | ({} if context is None else {"context": context}))
+    ctl = types.SimpleNamespace(safe_point=lambda: None, workdir=str(tmp_path), threads=None)
+    if waits:
+        with pytest.raises(load("envelope").Failed, match="GiB are free"):
+            batch._loaded(ctl, FakeDuty(Clock()), "llamacpp", request, str(path))
+    else:
+        assert batch._loaded(ctl, FakeDuty(Clock()), "llamacpp", request, str(path)) == "loaded"
+
+
+@pytest.mark.parametrize(
     ("script", "kind", "words"),
     [
         ("import os; os.abort()", "BadModel", "signal 6"),
