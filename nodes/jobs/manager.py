@@ -135,6 +135,7 @@ class JobManager(Hands):
             self.registry.change_job(
                 job_id, state="ended", outcome="cancelled", code=None, reason=reason, remedy=None, ended_at=utc_iso()
             )
+            results.put_events_away(self.node_dir, job_id)
         self._journal("JOB_CANCELLED", {"job": job_id, "reason": reason})
         return self.job(job_id)
 

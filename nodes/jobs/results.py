@@ -166,19 +166,29 @@ def _ended_path(node_dir: Path, job: int) -> Path:
 
 
 def put_events_away(node_dir: Path, job: int) -> None:
-    """The events of a job that has ended, where they stay until those of many later ones have come."""
+    """The events of a job that has ended, where they stay until those of many that ended later have come."""
     source, target = _resume_path(node_dir / "jobs", job), _ended_path(node_dir, job)
     if not source.exists():
         return
     try:
         target.parent.mkdir(exist_ok=True, mode=0o700)
         os.replace(source, target)
+        # from now on: its last line may be much older
+        os.utime(target)
     except OSError:
         return  # it stays where it is, and is read there
-    kept = sorted((path for path in target.parent.glob("*.ndjson") if path.stem.isdigit()), key=lambda p: int(p.stem))
-    for path in kept[:-EVENTS_OF_JOBS_KEPT]:
+    # A job with a low number may end after many with higher ones; and what was put here just now stays, whatever the clock says.
+    others = (path for path in target.parent.glob("*.ndjson") if path.stem.isdigit() and path != target)
+    for path in sorted(others, key=_put_at)[: 1 - EVENTS_OF_JOBS_KEPT]:
         with contextlib.suppress(OSError):
             path.unlink()
+
+
+def _put_at(path: Path) -> tuple[int, int]:
+    try:
+        return path.stat().st_mtime_ns, int(path.stem)
+    except OSError:
+        return 0, int(path.stem)
 
 
 def events_from(node_dir: Path, job: int, live: Attempt | None, after: int, limit_bytes: int) -> tuple[list[str], int]:

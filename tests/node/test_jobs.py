@@ -154,6 +154,18 @@ def test_a_requeued_resumable_job_gets_its_earlier_events(tmp_path: Path) -> Non
     rig.close()
 
 
+def test_a_job_that_is_cancelled_while_it_waits_leaves_its_events_where_old_ones_are_dropped(tmp_path: Path) -> None:
+    rig = Rig.with_foreign(tmp_path, [*COOPERATIVE, "resumable"])
+    attempt = rig.start({"do": "work", "events": ['{"n": 1}\n']})
+    rig.until(lambda: attempt.state == "running")
+    rig.jobs.stop(attempt.attempt_id, "evicted", requeue=True, fault=False)
+    rig.until(lambda: not rig.jobs.attempts())
+    rig.jobs.cancel(attempt.job_id)
+    assert rig.jobs.events(attempt.job_id, 0, 1 << 20)["lines"] == ['{"n": 1}']
+    assert not list((rig.home / "jobs").iterdir())
+    rig.close()
+
+
 def test_newest_event_lines_are_kept(tmp_path: Path) -> None:
     rig = Rig.with_foreign(tmp_path, COOPERATIVE)
     lines = [json.dumps({"n": number, "pad": "x" * 900}) + "\n" for number in range(300)]
