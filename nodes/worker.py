@@ -67,6 +67,8 @@ PENDING_LIMIT = timedelta(minutes=5)
 # Longer than Prefect's own way of cancelling takes: SIGTERM, 30 s, SIGKILL.
 CANCEL_GRACE = timedelta(seconds=45)
 ADMIT_TIMEOUT_S = 5.0
+STOP_WITHIN_S = 10.0
+WENT_DOWN = "its process is gone (worker or machine went down)"
 
 
 class NodeJobConfiguration(ProcessJobConfiguration):
@@ -225,21 +227,27 @@ class NodeWorker(ProcessWorker):
         """Start the flow's process, wait for it, and put the run back where it can go on."""
         status: anyio.abc.TaskStatus[int] = task_status or anyio.TASK_STATUS_IGNORED
         self._held.add(flow_run.id)
+        # Until the server knows that the process is over, its note tells the next sweep, of this worker or the next one.
+        told = False
         try:
             entrypoint = await self._entrypoint(flow_run)
             if entrypoint is None:
                 status.started(None)  # type: ignore[arg-type]  # no process, so no infrastructure id
-                return ProcessWorkerResult(status_code=0, identifier="none")
-            return await self._run_process(flow_run, configuration, entrypoint, status)
+                result = ProcessWorkerResult(status_code=0, identifier="none")
+            else:
+                result = await self._run_process(flow_run, configuration, entrypoint, status)
+            told = True
+            return result
         except anyio.get_cancelled_exc_class():
             # The worker is stopping and has killed the process: without this the run would stay Running for ever.
             with anyio.CancelScope(shield=True):
-                await self._put_back_on_stop(flow_run)
+                told = await self._put_back_on_stop(flow_run)
             raise
         finally:
             self._held.discard(flow_run.id)
             self._cancelled.discard(flow_run.id)
-            self.processes.forget(flow_run.id)
+            if told:
+                self.processes.forget(flow_run.id)
 
     async def _entrypoint(self, flow_run: FlowRun) -> str | None:
         """The flow's file in this node's checkout; a run whose file is missing fails here, saying which."""
@@ -297,22 +305,28 @@ class NodeWorker(ProcessWorker):
                     lower_priority(pid, os.environ.get("COTENANT_FLOW_PRIORITY", "idle"))
                     proposer.handle = handle
                 status.started(pid)  # type: ignore[arg-type]
-        if execution is None or proposer.did_put_back:
+        # Prefect's worker would set what ended with a status as crashed, whatever was decided here.
+        if execution is None or proposer.did_put_back or await self._settle(flow_run, resumable):
             return ProcessWorkerResult(status_code=0, identifier=str(pid))
-        await self._settle(flow_run, resumable)
         return ProcessWorkerResult(status_code=execution.status_code or 0, identifier=str(pid))
 
-    async def _settle(self, flow_run: FlowRun, resumable: bool) -> None:
-        """What Prefect's executor leaves open: a cancelled run that this worker ended, a run ended by SIGTERM."""
+    async def _settle(self, flow_run: FlowRun, resumable: bool) -> bool:
+        """What Prefect's executor leaves open: a cancelled run that this worker ended, a run ended by SIGTERM, an end that
+        nobody could report as the server was away. Whether its state was set here."""
         now = await self.client.read_flow_run(flow_run.id)
         if now.state is None:
-            return
+            return False
         if flow_run.id in self._cancelled or now.state.is_cancelling():
             if not now.state.is_cancelled():
                 await self._set_cancelled(flow_run)
-        elif resumable and now.state.is_crashed():
+            return True
+        if resumable and now.state.is_crashed():
             # A process that was ended by SIGTERM reports itself as crashed.
-            await self.put_back(self.client, flow_run.id, "its process was ended")
+            return await self.put_back(self.client, flow_run.id, "its process was ended")
+        if now.state.is_running() and not self._lives(flow_run.id):
+            await self._lost(now, "its process ended while nobody could tell the server")
+            return True
+        return False
 
     @property
     def _cancelled_words(self) -> str:
@@ -343,13 +357,19 @@ class NodeWorker(ProcessWorker):
         await self._defer(client, flow_run, again, due.wait_s)
         return True
 
-    async def _put_back_on_stop(self, flow_run: FlowRun) -> None:
-        with contextlib.suppress(Exception), anyio.fail_after(10):
-            # The worker's own client may be closed already.
-            async with get_client() as client:
-                now = await client.read_flow_run(flow_run.id)
-                if now.state is not None and not now.state.is_final() and not now.state.is_cancelling():
-                    await self._defer(client, now, Reason("FLOW_PUT_BACK", "the worker stopped"), 0.0)
+    async def _put_back_on_stop(self, flow_run: FlowRun) -> bool:
+        """Whether the server knows that the run has no process any more."""
+        try:
+            with anyio.fail_after(STOP_WITHIN_S):
+                # The worker's own client may be closed already.
+                async with get_client() as client:
+                    now = await client.read_flow_run(flow_run.id)
+                    if now.state is not None and not now.state.is_final() and not now.state.is_cancelling():
+                        await self._defer(client, now, Reason("FLOW_PUT_BACK", "the worker stopped"), 0.0)
+        except Exception as error:
+            self._logger.warning("Flow run '%s' was not put back, the next worker does it: %r", flow_run.id, error)
+            return False
+        return True
 
     # -- sweeping ----------------------------------------------------------------------------------------------------
 
@@ -414,8 +434,7 @@ class NodeWorker(ProcessWorker):
     async def _look_after_batch(self, row: dict[str, Any]) -> None:
         """What the flow itself judged hopeless is not open any more; whatever else ended it may go on."""
         flow_run_id = UUID(row["flow_run_id"])
-        process = self.processes.of(flow_run_id)
-        if flow_run_id in self._held or (process is not None and liveness(process) != "gone"):
+        if flow_run_id in self._held or self._lives(flow_run_id):
             return
         try:
             flow_run = await self.client.read_flow_run(flow_run_id)
@@ -460,11 +479,14 @@ class NodeWorker(ProcessWorker):
             if datetime.now(UTC) - state.timestamp > PENDING_LIMIT:
                 await self._defer(self.client, flow_run, Reason("FLOW_PUT_BACK", "no worker went on with it"), 0.0)
         elif process is not None:
-            await self._lost(flow_run)
+            await self._lost(flow_run, WENT_DOWN)
         self.processes.forget(flow_run.id)
 
-    async def _lost(self, flow_run: FlowRun) -> None:
-        why = "its process is gone (worker or machine went down)"
+    def _lives(self, flow_run_id: UUID) -> bool:
+        process = self.processes.of(flow_run_id)
+        return process is not None and liveness(process) != "gone"
+
+    async def _lost(self, flow_run: FlowRun, why: str) -> None:
         deployment = await self.client.read_deployment(flow_run.deployment_id) if flow_run.deployment_id else None
         resumable = bool((deployment.job_variables or {}).get("resumable")) if deployment is not None else False
         if not (resumable and await self.put_back(self.client, flow_run.id, why)):

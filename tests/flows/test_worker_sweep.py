@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -13,15 +14,18 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import anyio
+import httpx
 import pytest
 from prefect.client.schemas.objects import State, StateType
 from prefect.exceptions import ObjectNotFound
+from prefect.runner._flow_run_executor import FlowRunExecutionResult
 from sqlalchemy import Engine
 
 from cotenant import store
+from nodes import worker as module
 from nodes.flow_processes import FlowProcesses, lower_priority
 from nodes.identity import identify, own_id
-from nodes.worker import AWAITING, NodeWorker
+from nodes.worker import AWAITING, NodeJobConfiguration, NodeWorker
 from policies.harness.spec import RunSpec
 from policies.prompts import BatchSpec, Item
 from policies.put_back import BATCH_WAITS_S
@@ -41,6 +45,7 @@ class FakeServer:
         self.histories: dict[UUID, list[State[Any]]] = {}
         self.resumable = True
         self.just_before: Callable[[UUID], object] = lambda flow_run: None  # a state is set
+        self.away = False
 
     def add(self, kind: StateType, *, age_s: float = 0.0, queue: str = NODE, node: str | None = NODE) -> UUID:
         state: State[Any] = State(type=kind, timestamp=datetime.now(UTC) - timedelta(seconds=age_s))
@@ -62,7 +67,15 @@ class FakeServer:
         live = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING)
         return [run for run in self.runs.values() if run.state.type in live]
 
+    async def __aenter__(self) -> FakeServer:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return
+
     async def read_flow_run(self, flow_run: UUID) -> Any:
+        if self.away:
+            raise httpx.ConnectError("All connection attempts failed")
         if flow_run not in self.runs:
             raise ObjectNotFound(http_exc=KeyError(flow_run))
         return self.runs[flow_run]
@@ -71,7 +84,10 @@ class FakeServer:
         return self.histories[flow_run]
 
     async def read_deployment(self, _: UUID) -> Any:
-        return SimpleNamespace(job_variables={"resumable": self.resumable})
+        entrypoint = "flows/llmserve_batch.py:llmserve_batch"
+        return SimpleNamespace(
+            job_variables={"resumable": self.resumable}, entrypoint=entrypoint, parameter_openapi_schema=None
+        )
 
     async def set_flow_run_state(self, flow_run: UUID, state: State[Any], force: bool) -> None:
         assert force
@@ -158,6 +174,102 @@ def test_a_run_left_pending_by_a_dead_worker_waits_for_the_node_again(worker: No
     old, fresh = server.add(StateType.PENDING, age_s=301), server.add(StateType.PENDING, age_s=10)
     anyio.run(worker.sweep)
     assert (name_of(server, old), name_of(server, fresh)) == (AWAITING, "Pending")
+
+
+class Process:
+    """Prefect's executor, with a process that only sleeps. What it calls "over" ends the process and its report."""
+
+    def __init__(self, over: anyio.Event, just_after: Callable[[], object] = lambda: None) -> None:
+        self.over, self.just_after = over, just_after
+
+    async def __aenter__(self) -> Process:
+        self.client = self.control_channel = None
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return
+
+    def create_executor(self, *_: Any, **__: Any) -> Process:
+        return self
+
+    async def submit(self, *, task_status: Any) -> FlowRunExecutionResult:
+        child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        try:
+            task_status.started(child)
+            await self.over.wait()
+        finally:
+            child.kill()
+            child.wait()
+            self.just_after()
+        return FlowRunExecutionResult(handle=child, status_code=-9)  # type: ignore[arg-type]
+
+
+def run_and_end(
+    worker: NodeWorker, server: FakeServer, run: UUID, patch: pytest.MonkeyPatch, *, stop: bool, away: bool
+) -> list[Any]:
+    """Let the worker run it until its process is killed, or the worker stops. What the worker answered Prefect, if it did."""
+    answers: list[Any] = []
+
+    def just_after() -> None:
+        server.away = away
+
+    async def whole() -> None:
+        over = anyio.Event()
+        patch.setattr(module, "FlowRunExecutorContext", lambda: Process(over, just_after))
+        patch.setattr(module, "get_client", lambda: server)
+
+        async def one() -> None:
+            # as Prefect's worker does, which logs what went wrong and goes on
+            with contextlib.suppress(httpx.HTTPError):
+                answers.append(await worker.run(server.runs[run], NodeJobConfiguration(resumable=server.resumable)))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(one)
+            while worker.processes.of(run) is None:
+                await anyio.sleep(0.01)
+            if stop:
+                group.cancel_scope.cancel()
+            over.set()
+
+    anyio.run(whole)
+    return answers
+
+
+@pytest.mark.parametrize("stop", [True, False], ids=["the worker stops", "its process is killed"])
+def test_a_run_that_ends_while_the_server_is_away_is_put_back_when_that_is_there_again(
+    worker: NodeWorker, server: FakeServer, monkeypatch: pytest.MonkeyPatch, stop: bool
+) -> None:
+    run = server.add(StateType.RUNNING)
+    assert run_and_end(worker, server, run, monkeypatch, stop=stop, away=True) == []
+    assert name_of(server, run) == "Running"
+    server.away = False
+    later = NodeWorker(work_pool_name="cotenant", name=NODE)
+    later._client = server  # type: ignore[assignment]
+    anyio.run(later.sweep)
+    assert name_of(server, run) == AWAITING
+    anyio.run(later.sweep)
+    assert later.processes.of(run) is None
+
+
+def test_a_worker_that_stops_puts_its_runs_back(
+    worker: NodeWorker, server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = server.add(StateType.RUNNING)
+    run_and_end(worker, server, run, monkeypatch, stop=True, away=False)
+    assert name_of(server, run) == AWAITING
+    assert worker.processes.of(run) is None
+
+
+@pytest.mark.parametrize(("resumable", "ends"), [(True, AWAITING), (False, "Crashed")])
+def test_a_run_whose_end_nobody_reported_in_a_short_outage_is_not_left_running(
+    worker: NodeWorker, server: FakeServer, monkeypatch: pytest.MonkeyPatch, resumable: bool, ends: str
+) -> None:
+    server.resumable = resumable
+    run = server.add(StateType.RUNNING)
+    (answer,) = run_and_end(worker, server, run, monkeypatch, stop=False, away=False)
+    assert name_of(server, run) == ends
+    assert answer.status_code == 0, "Prefect's worker sets what ended with a status as crashed"
+    assert worker.processes.of(run) is None
 
 
 def test_runs_of_other_nodes_and_runs_in_hand_are_left_alone(worker: NodeWorker, server: FakeServer) -> None:
