@@ -15,13 +15,17 @@ from typing import Any
 
 from policies.refusal import Refused
 
-__all__ = ["AgentClient", "AgentUnreachable", "node_dir", "socket_path"]
+__all__ = ["PASSING", "AgentClient", "AgentUnreachable", "node_dir", "socket_path"]
 
 # A unix socket path is limited to 108 bytes with its NUL; a longer home falls back to a short runtime directory.
 MAX_SOCKET_PATH_BYTES = 100
 DEFAULT_TIMEOUT_S = 30.0
+# Refusals that tell of the agent and not of what was asked: too many connections, a verb that failed (a full disk). The same
+# may be answered a moment later.
+PASSING = frozenset({"AGENT_BUSY", "AGENT_ERROR"})
 # What the socket itself says no to: the code that it is known by, and the next step.
 _PROTOCOL = {
+    -32600: ("AGENT_BAD_REQUEST", "ask for less at once; else the agent is of another version: start it again"),
     -32601: ("AGENT_NO_VERB", "the agent is of another version: start it again"),
     -32602: ("AGENT_NO_VERB", "the agent is of another version: start it again"),
     -32001: (

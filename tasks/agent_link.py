@@ -1,18 +1,18 @@
-"""A harness run's line to its node's agent. It survives a restart of the agent; everything else it reports at once."""
+"""A harness run's line to its node's agent. It survives a restart of the agent and what passes; everything else it reports at once."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from nodes.client import AgentClient, AgentUnreachable, socket_path
+from nodes.client import PASSING, AgentClient, AgentUnreachable, socket_path
 from nodes.identity import ProcessId
 from policies.harness.spec import RunSpec
 from policies.refusal import Refused
 
-__all__ = ["Agent", "AgentLost", "Link", "Patience", "connect"]
+__all__ = ["Agent", "AgentLost", "Link", "Patience", "ask_patiently", "connect"]
 
 # Beyond the nominal length of a block: ON's washout may begin 5 minutes after the switch, and a window waits for the
 # event that closes its last step.
@@ -35,6 +35,42 @@ class Patience:
     total_s: float = 180.0
     first_s: float = 0.5
     longest_s: float = 5.0
+
+
+def ask_patiently(
+    agent: Agent,
+    verb: str,
+    params: Mapping[str, Any],
+    *,
+    timeout_s: float = 30.0,
+    patience: Patience,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> Any:
+    """Ask until the agent answers, with growing pauses, for as long as patience lasts.
+
+    Args:
+        timeout_s: longest wait for one answer, in seconds.
+
+    Raises:
+        Refused: it says no to what was asked.
+        AgentLost: nobody answered in time, or only with what passes (``nodes.client.PASSING``).
+    """
+    since, pause_s = clock(), patience.first_s
+    while True:
+        try:
+            return agent.call(verb, _timeout_s=timeout_s, **params)
+        except AgentUnreachable as error:
+            gone: Exception = error
+        except Refused as refusal:
+            if refusal.code not in PASSING:
+                raise
+            gone = refusal
+        waited_s = clock() - since
+        if waited_s + pause_s > patience.total_s:
+            raise AgentLost(f"{gone}; waited {waited_s:.0f} s for it") from gone
+        sleep(pause_s)
+        pause_s = min(2.0 * pause_s, patience.longest_s)
 
 
 def connect(node: str) -> AgentClient:
@@ -127,8 +163,8 @@ class Link:
         """Let the agent measure one block, and wait for it on the socket.
 
         Returns:
-            The row; None where the agent went away in the middle and kept nothing of this number, which is then never
-            used again (the repeat gets another number, so another coin).
+            The row; None where the agent went away in the middle, or failed, and kept nothing of this number, which is then
+            never used again (the repeat gets another number, so another coin).
         """
         self.lowest_number = max(self.lowest_number, number + 1)
         timeout_s = self.spec.block_s + BLOCK_SLACK_S
@@ -137,7 +173,7 @@ class Link:
         except AgentUnreachable:
             pass
         except Refused as refusal:
-            if refusal.code != "RUN_NOT_HELD":
+            if refusal.code != "RUN_NOT_HELD" and refusal.code not in PASSING:
                 raise
         record = self.begin()["run"]
         rows: list[dict[str, Any]] = record["blocks"]
@@ -151,21 +187,12 @@ class Link:
             except AgentUnreachable as gone:
                 last = str(gone)
             except Refused as refusal:
-                if refusal.code != "RUN_NOT_HELD":
+                if refusal.code != "RUN_NOT_HELD" and refusal.code not in PASSING:
                     raise
                 last = str(refusal)
             self.begin()
         raise AgentLost(f"{verb} was not answered in {TRIES} tries: {last}")
 
     def _patiently(self, verb: str, *, _timeout_s: float = 30.0, **params: Any) -> Any:
-        """Ask until somebody answers, with growing pauses, for as long as patience lasts."""
-        start, pause_s = self.clock(), self.patience.first_s
-        while True:
-            try:
-                return self.agent.call(verb, _timeout_s=_timeout_s, **params)
-            except AgentUnreachable as gone:
-                waited_s = self.clock() - start
-                if waited_s + pause_s > self.patience.total_s:
-                    raise AgentLost(f"{gone}; waited {waited_s:.0f} s for it") from gone
-                self.sleep(pause_s)
-                pause_s = min(2.0 * pause_s, self.patience.longest_s)
+        timing: dict[str, Any] = {"patience": self.patience, "sleep": self.sleep, "clock": self.clock}
+        return ask_patiently(self.agent, verb, params, timeout_s=_timeout_s, **timing)

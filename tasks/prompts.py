@@ -16,10 +16,9 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from cotenant import store
-from nodes.client import AgentUnreachable
 from policies.prompts import BatchSpec, job_key, job_payload, progress_of
 from policies.refusal import Refused
-from tasks.agent_link import Agent, AgentLost, Patience
+from tasks.agent_link import Agent, Patience, ask_patiently
 
 __all__ = ["MODULE", "STAGE", "BatchStalled", "BatchStopped", "BatchWork", "Chunk", "StoreLost"]
 
@@ -77,19 +76,23 @@ class BatchWork:
         """Ask the agent, for as long as patience lasts.
 
         Raises:
-            Refused: it says no.
-            AgentLost: nobody answered in time.
+            Refused: it says no to what was asked.
+            AgentLost: nobody answered in time, or only that it is busy or has failed.
         """
-        since, pause_s = self.clock(), self.patience.first_s
-        while True:
-            try:
-                return self.agent.call(verb, _timeout_s=30.0, **params)
-            except AgentUnreachable as gone:
-                waited_s = self.clock() - since
-                if waited_s + pause_s > self.patience.total_s:
-                    raise AgentLost(f"{gone}; waited {waited_s:.0f} s for it") from gone
-            self.sleep(pause_s)
-            pause_s = min(2.0 * pause_s, self.patience.longest_s)
+        return ask_patiently(self.agent, verb, params, patience=self.patience, sleep=self.sleep, clock=self.clock)
+
+    def ask_of(self, chunk: Chunk, verb: str, **params: Any) -> Any:
+        """Ask about our job.
+
+        Raises:
+            Refused: JOB_UNKNOWN, also where the agent means another job by its number.
+        """
+        told = self.ask(verb, job=chunk.job, **params)
+        if told.get("key") not in (None, job_key(self.batch, chunk.number)):
+            raise Refused(
+                "JOB_UNKNOWN", f"job {chunk.job}", "it is another job: the agent lost its journal", "cotenant job list"
+            )
+        return told
 
     def keep(self, write: Callable[[Engine], Any]) -> Any:
         """Do something with the store, again where it is away. What is done may be repeated."""
@@ -167,25 +170,36 @@ class BatchWork:
     def follow(self, chunk: Chunk, seen: Callable[[], None]) -> int:
         """Take the job's answers over as they come, until it has ended. How many prompts were closed.
 
+        It ends as well where the agent does not know the job any more: what is open is then for ``next``.
+
         Raises:
             BatchStopped: somebody cancelled the job, or it failed in a way that every other one would.
             BatchStalled: it failed as the ones before it did, and none of them had an answer.
         """
         place, closed = chunk.place, 0
         while True:
-            place, more, ended = self._take(chunk, place)
-            closed += more
-            if more:
-                seen()
-            if ended:
-                return closed + self._settle(chunk)
+            try:
+                place, more, ended = self._take(chunk, place)
+                closed += more
+                if more:
+                    seen()
+                if ended:
+                    return closed + self._settle(chunk)
+            except Refused as refusal:
+                if refusal.code != "JOB_UNKNOWN":
+                    raise
+                self.log.warning("%s: what is open of it is submitted anew", refusal)
+                # the new job may have the same number, and its events begin anew
+                self.keep(lambda engine: store.set_job(engine, self.batch, chunk.number, None))
+                self.sleep(POLL_S)
+                return closed
             self.sleep(POLL_S)
 
     def _take(self, chunk: Chunk, place: int) -> tuple[int, int, bool]:
         """All events there are now: the new place, how many prompts they closed, whether the job has ended."""
         closed = 0
         while True:
-            told = self.ask("job_events", job=chunk.job, after=place)
+            told = self.ask_of(chunk, "job_events", after=place)
             if not told["lines"] and told["next"] == place:
                 return place, closed, bool(told["ended"])
             answers, figures = progress_of(told["lines"])
@@ -198,7 +212,7 @@ class BatchWork:
 
     def _settle(self, chunk: Chunk) -> int:
         """The job has ended and its events are taken over: what its end means for the batch."""
-        job = self.ask("job_show", job=chunk.job)
+        job = self.ask_of(chunk, "job_show")
         outcome, closed = str(job["outcome"]), 0
         if outcome == "done":
             # the result holds every answer, also where the events were lost

@@ -173,8 +173,11 @@ def is_unanswered(engine: Engine, batch: str, number: int) -> bool:
         return session.scalar(select(Prompt.number).where(*_open_of(batch, job)).limit(1)) is not None
 
 
-def set_job(engine: Engine, batch: str, number: int, job: int) -> None:
-    """Note the agent's number of the job. Another one than before is another job: none of its events was taken over."""
+def set_job(engine: Engine, batch: str, number: int, job: int | None) -> None:
+    """Note the agent's number of the job; None: the agent has it no more.
+
+    Another one than before is another job: none of its events was taken over.
+    """
     with writing(engine) as session:
         found = session.get_one(BatchJob, (batch, number))
         if found.job != job:

@@ -113,7 +113,7 @@ class JobManager(Hands):
         }
 
     def events(self, job_id: int, after: int, limit_bytes: int) -> dict[str, Any]:
-        """Whole lines of the job's events, all attempts in a row, from a place on: ``{lines, next, ended}``.
+        """Whole lines of the job's events, all attempts in a row, from a place on: ``{lines, next, ended, key}``.
 
         ``next`` is the place to ask from again. Kept for modules that are ``resumable``; of a job that has ended, for a
         while (``results.EVENTS_OF_JOBS_KEPT``).
@@ -121,7 +121,8 @@ class JobManager(Hands):
         job = self.job(job_id)
         live = next((item for item in self._live.values() if item.job_id == job_id), None)
         lines, place = results.events_from(self.node_dir, job_id, live, after, limit_bytes)
-        return {"lines": lines, "next": place, "ended": job.state == "ended" and live is None}
+        ended = job.state == "ended" and live is None
+        return {"lines": lines, "next": place, "ended": ended, "key": job.key}
 
     def cancel(self, job_id: int, reason: str = "cancelled") -> Job:
         """End a job: at once where it waits, by stopping its attempt where it runs."""

@@ -73,6 +73,23 @@ def test_orders_come_from_the_coin_of_seed_and_number(agent: FakeAgent) -> None:
     assert [(number, order) for _, number, order in agent.memory.started] == [(n, coin(7, n)) for n in range(1, 9)]
 
 
+def test_a_fault_of_the_agent_that_passes_ends_no_run(agent: FakeAgent) -> None:
+    """A disk that is full for a moment, too many connections: each verb is answered when it is asked again."""
+    client, failed = AgentClient(agent.path), []
+
+    class FailsOnce:
+        def call(self, verb: str, /, _timeout_s: float = 30.0, **params: Any) -> Any:
+            if verb.startswith("run_") and verb not in failed:
+                failed.append(verb)
+                raise Refused(("AGENT_BUSY", "AGENT_ERROR")[len(failed) % 2], verb, f"{verb} failed", "")
+            return client.call(verb, _timeout_s=_timeout_s, **params)
+
+    record = run(Link(FailsOnce(), "r1", a_spec(), own_id(), reviewed_by="test", sleep=lambda s: None))
+    assert (record["state"], record["ending"]) == ("ended", "no slowdown shown")
+    assert {"run_begin", "run_show", "run_block", "run_look", "run_end"} <= set(failed)
+    assert [row["number"] for row in record["blocks"]] == list(range(2, 10)), "the cut number is never used again"
+
+
 def test_a_restarted_agent_gets_the_run_back_and_repeats_the_cut_block_with_a_new_number(agent: FakeAgent) -> None:
     agent.block_s = 0.3
 

@@ -15,6 +15,7 @@ from cotenant import store
 from cotenant.store.models import Prompt
 from policies.prompts import BatchSpec, Item
 from policies.refusal import Refused
+from tasks.agent_link import AgentLost
 from tasks.prompts import BatchStalled, BatchStopped, BatchWork
 
 log = logging.getLogger("batch")
@@ -28,8 +29,12 @@ class Agent:
         self.outcome, self.reason = outcome, reason
         self.answered: int | None = None
         self.cancelled: list[int] = []
+        self.refuses: list[tuple[str, str]] = []
+        """Verbs and the codes that they are refused with, in order, each once."""
 
     def call(self, verb: str, /, _timeout_s: float = 30.0, **params: Any) -> Any:
+        if self.refuses and self.refuses[0][0] == verb:
+            raise Refused(self.refuses.pop(0)[1], verb, f"{verb} failed", "")
         return getattr(self, verb)(**params)
 
     def job_submit(self, *, module: str, stage: str, payload: dict[str, Any], key: str) -> dict[str, Any]:
@@ -47,8 +52,10 @@ class Agent:
         ]
 
     def job_events(self, *, job: int, after: int) -> dict[str, Any]:
+        if job not in self.jobs:
+            raise Refused("JOB_UNKNOWN", f"job {job}", "there is no such job", "cotenant job list")
         lines = self._lines(job)
-        return {"lines": lines[after:], "next": max(after, len(lines)), "ended": True}
+        return {"lines": lines[after:], "next": max(after, len(lines)), "ended": True, "key": self.jobs[job][0]}
 
     def job_show(self, *, job: int) -> dict[str, Any]:
         if job not in self.jobs:
@@ -195,6 +202,61 @@ def test_a_retry_that_is_killed_before_it_settled_the_cancelled_job_goes_on(tmp_
     chunk = again.next()
     assert chunk is not None
     again.follow(chunk, lambda: None)
+
+
+@pytest.mark.parametrize("code", ["AGENT_BUSY", "AGENT_ERROR"])
+@pytest.mark.parametrize("verb", ["job_submit", "job_events", "job_show"])
+def test_a_fault_of_the_agent_that_passes_ends_no_batch(tmp_path: Path, verb: str, code: str) -> None:
+    url, agent = batch_of(tmp_path, 4), Agent()
+    agent.refuses = [(verb, code)] * 3
+    go_on(work_on(url, agent))
+    assert agent.refuses == []
+    assert None not in texts(url)
+    assert list(agent.jobs) == [1, 2], "the same job, asked for again"
+
+
+def test_an_agent_that_goes_on_failing_is_lost_and_what_it_refuses_is_refused(tmp_path: Path) -> None:
+    """Lost leaves the batch open, for its worker to put back; refused ends it."""
+    url, agent = batch_of(tmp_path, 2), Agent()
+    now_s = 0.0
+
+    def sleep(s: float) -> None:
+        nonlocal now_s
+        now_s += s
+
+    agent.refuses = [("job_submit", "AGENT_ERROR")] * 1000
+    work = BatchWork(agent, url, "b", log, "n", sleep=sleep, clock=lambda: now_s)
+    with pytest.raises(AgentLost, match="job_submit failed; waited"):
+        go_on(work)
+    assert 0.9 * work.patience.total_s < now_s <= work.patience.total_s
+    agent.refuses = [("job_submit", "MODULE_UNKNOWN")]
+    with pytest.raises(Refused, match="job_submit"):
+        go_on(work)
+
+
+@pytest.mark.parametrize("other", [{}, {1: ("another/0", ["0", "1", "2"])}])
+@pytest.mark.parametrize("lost_at", ["job_events", "job_show"])
+def test_an_agent_that_loses_its_journal_under_a_job_gets_the_open_prompts_as_a_new_one(
+    tmp_path: Path, lost_at: str, other: dict[int, tuple[str, list[str]]]
+) -> None:
+    """The other job of our number may be another batch's, with answers to prompts of the same numbers."""
+    url, agent = batch_of(tmp_path, 3), Agent()
+    agent.answered = 1
+
+    def loses(verb: str, /, _timeout_s: float = 30.0, **params: Any) -> Any:
+        if verb == lost_at:
+            agent.jobs, agent.answered = dict(other), None
+            del agent.call  # type: ignore[method-assign]
+        return Agent.call(agent, verb, **params)
+
+    agent.call = loses  # type: ignore[method-assign]
+    go_on(work_on(url, agent))
+    assert texts(url) == ["b/0 says 0", "b/0 says 1", "b/0 says 2"]
+    asked_anew = ["0", "1", "2"] if lost_at == "job_events" else ["1", "2"]
+    assert list(agent.jobs.values())[-1] == ("b/0", asked_anew)
+    status = store.batch_status(store.open(url), "b")
+    assert status is not None
+    assert (status["state"], status["done"], status["repeated"]) == ("done", 3, 0)
 
 
 def test_failed_prompts_can_be_asked_again(tmp_path: Path) -> None:

@@ -64,6 +64,20 @@ BATCHES = [
         (f"{T_WORK}::test_a_cancel_leaves_a_job_alone_that_only_has_the_number_of_ours",),
     ),
     Mutant(
+        "a job's events are believed by its number",
+        TASKS,
+        'if told.get("key") not in (None, job_key(self.batch, chunk.number)):',
+        'if told.get("key") == "":',
+        (f"{T_WORK}::test_an_agent_that_loses_its_journal_under_a_job_gets_the_open_prompts_as_a_new_one",),
+    ),
+    Mutant(
+        "a fault that passes ends the batch",
+        "tasks/agent_link.py",
+        "            if refusal.code not in PASSING:\n                raise\n            gone = refusal",
+        "            raise",
+        (f"{T_WORK}::test_a_fault_of_the_agent_that_passes_ends_no_batch",),
+    ),
+    Mutant(
         "a batch runs on any node",
         TASKS,
         'if self.node and status["node"] != self.node:',
