@@ -98,6 +98,8 @@ def test_the_pid_of_a_dead_runner_is_nobody_of_ours(node: Beside) -> None:
         assert node.job(job)["attempts"][0]["verdict"].startswith("nobody saw the attempt end")
         node.say("idle")
         node.until(job, "running")
+        # held before it is a runner it would be stopped as its launcher's child, which is none of those looked at here
+        wait_for("its runner runs", lambda: bool(node.runners()), 90)
         node.say("busy")
         node.is_held()
         assert [state_of(other.pid) for other in strangers if other is not None] == ["S", "S", "S"]
