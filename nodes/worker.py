@@ -450,6 +450,8 @@ class NodeWorker(ProcessWorker):
         why = f"its flow run ended as {state.name}" + (f": {state.message}" if state.message else "")
         if state.is_completed() or flow_run.deployment_id is None:  # without a deployment no worker would take it
             await self.batches.give_up(row, why)
+        elif await self.batches.of_flow_run(flow_run_id) is None:
+            return  # it was cancelled or given to another flow run meanwhile, or the store is away: the next sweep sees
         elif not await self.put_back(self.client, flow_run_id, why):
             await self.batches.give_up(row, f"{why}; it was put back often enough")
 

@@ -51,14 +51,21 @@ class WorkerBatches:
     async def give_up(self, row: dict[str, Any], why: str) -> None:
         """Nothing goes on with it by itself; its open prompts stay open."""
         reason = f"{why}; go on with: cotenant llmserve retry {row['batch']}"
-        await anyio.to_thread.run_sync(store.end_batch, await self._opened(), row["batch"], "failed", reason)
+        await self._end(row, "failed", reason)
 
     async def stop(self, row: dict[str, Any]) -> None:
         """Its job stops; what it had finished by now is kept, what it still finishes is collected by a retry."""
         engine = await self._opened()
         if row["job"] is not None:
             await anyio.to_thread.run_sync(self._cancel_job, engine, row)
-        await anyio.to_thread.run_sync(store.end_batch, engine, row["batch"], "cancelled", "its flow run is cancelled")
+        await self._end(row, "cancelled", "its flow run is cancelled")
+
+    async def _end(self, row: dict[str, Any], state: str, reason: str) -> None:
+        """Unless another flow run was given the batch since it was looked at."""
+        engine = await self._opened()
+        await anyio.to_thread.run_sync(
+            lambda: store.end_batch(engine, row["batch"], state, reason, of=row["flow_run_id"])
+        )
 
     def _cancel_job(self, engine: Engine, row: dict[str, Any]) -> None:
         try:

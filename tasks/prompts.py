@@ -116,7 +116,8 @@ class BatchWork:
         """Take the batch on; its status.
 
         Raises:
-            Refused: there is no such batch, or it is another node's: its jobs have their numbers there.
+            Refused: there is no such batch, it is another node's (its jobs have their numbers there), or it was cancelled
+                while this flow run worked on it.
         """
         status = self.status()
         if self.node and status["node"] != self.node:
@@ -126,7 +127,10 @@ class BatchWork:
                 f"it is of node {status['node']}, not of {self.node}",
                 f"run it with node {status['node']}, or queue its open prompts on {self.node}",
             )
-        self.keep(lambda engine: store.set_flow_run(engine, self.batch, flow_run_id))
+        if not self.keep(lambda engine: store.set_flow_run(engine, self.batch, flow_run_id)):
+            raise Refused(
+                "BATCH_CANCELLED", f"batch {self.batch}", "it was cancelled", f"cotenant llmserve retry {self.batch}"
+            )
         # their answers are taken over, their end stops nothing
         jobs = self.keep(lambda engine: store.batch_jobs(engine, self.batch))
         self._left_over = {row["number"] for row in jobs if row["outcome"] == store.LEFT_OVER}

@@ -207,6 +207,11 @@ class Fleet:
 
         fleet.cancel_flow(self.url, flow_run)
 
+    def cancel_ended(self, flow_run: str) -> None:
+        from cotenant import fleet
+
+        fleet.cancel_ended(self.url, flow_run)
+
     def why_ended(self, flow_run: str) -> str | None:
         """Name and message of a final state; None while the flow run may still go on, or the server does not say."""
         state = self.state_of(flow_run)

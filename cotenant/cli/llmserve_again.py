@@ -17,12 +17,18 @@ __all__ = ["cancel_here", "retry"]
 
 
 def cancel_here(settings: Settings, engine: Engine, found: dict[str, Any]) -> list[str]:
-    """End a batch whose flow run has ended: nothing else would. Notes for the owner."""
+    """End a batch whose flow run has ended: nothing else would. Notes for the owner.
+
+    The flow run is cancelled first: its node's worker may be putting it back in this moment.
+    """
     from cotenant import store
+    from cotenant.cli import fleet_link
     from cotenant.cli.agents import Agent
     from policies.refusal import Refused
 
     notes = []
+    if found["flow_run_id"] is not None:
+        fleet_link.connect(settings).cancel_ended(found["flow_run_id"])
     if found["job"] is not None:
         agent = Agent(settings, found["node"])
         try:

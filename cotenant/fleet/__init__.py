@@ -13,6 +13,7 @@ _WHERE = {
     "PrefectServer": "server",
     "WorkerProcess": "worker_process",
     "approve": "runs",
+    "cancel_ended": "runs",
     "cancel_flow": "runs",
     "deploy": "deployments",
     "ensure_daily_check": "deployments",

@@ -13,12 +13,12 @@ import httpx
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, ArtifactFilterKey
 from prefect.client.schemas.responses import SetStateStatus
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
-from prefect.states import Cancelling
+from prefect.states import Cancelled, Cancelling
 
 from cotenant.fleet.deployments import client_of, queues
 from policies.refusal import Refused
 
-__all__ = ["approve", "cancel_flow", "flow_answer", "flow_state", "review_text", "run_flow", "ui_link"]
+__all__ = ["approve", "cancel_ended", "cancel_flow", "flow_answer", "flow_state", "review_text", "run_flow", "ui_link"]
 
 REVIEW_FORM_WITHIN_S = 10.0
 
@@ -116,6 +116,27 @@ def cancel_flow(url: str, flow_run_id: str) -> None:
     if answer.status is not SetStateStatus.ACCEPT and not cancelled_at_once:
         why = getattr(answer.details, "reason", None) or f"the server answered {answer.status.value}"
         raise Refused("FLOW_NOT_CANCELLED", f"flow run {flow_run_id}", str(why), "cotenant protection ab list")
+
+
+def cancel_ended(url: str, flow_run_id: str) -> None:
+    """Set a flow run that failed or crashed as cancelled, so that no worker puts it back, and whoever is about to sees it.
+
+    One that was put back meanwhile is cancelled as any other; one that completed, or that is not on the server, is left.
+
+    Raises:
+        Refused: it was put back meanwhile and the server does not cancel it.
+    """
+    with client_of(url) as client:
+        try:
+            run = client.read_flow_run(UUID(flow_run_id))
+        except ObjectNotFound:
+            return
+        if run.state is None or run.state.is_completed() or run.state.is_cancelled():
+            return
+        if run.state.is_final():
+            client.set_flow_run_state(run.id, Cancelled(message="Its batch was cancelled."), force=True)
+            return
+    cancel_flow(url, flow_run_id)
 
 
 def approve(url: str, flow_run_id: str, decision: str, comment: str = "") -> None:

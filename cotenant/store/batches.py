@@ -92,20 +92,26 @@ def make_batch(
         return True
 
 
-def set_flow_run(engine: Engine, batch: str, flow_run_id: str) -> None:
+def set_flow_run(engine: Engine, batch: str, flow_run_id: str) -> bool:
     """Note which flow run works on it; a batch that had ended with prompts left is open again.
+
+    False, and nothing changed, where the batch was cancelled while this flow run was the one that worked on it: put back
+    in that moment it does not undo the cancellation. Another flow run was asked for, and goes on.
 
     Whatever became of the job that it left behind was asked for, or is over: its row says ``LEFT_OVER`` as outcome till it is ended.
     """
     with writing(engine) as session:
         found = session.get_one(Batch, batch)
+        if found.state == "cancelled" and found.flow_run_id == flow_run_id:
+            return False
         found.flow_run_id = flow_run_id
         if found.state == "done":
-            return
+            return True
         if found.state != "open":
             left = update(BatchJob).where(BatchJob.batch == batch, BatchJob.state == "open")
             session.execute(left.values(outcome=LEFT_OVER))
         found.state, found.reason, found.ended_at = "open", None, None
+    return True
 
 
 def same_batches(engine: Engine, node: str, digest: str) -> list[str]:
@@ -305,11 +311,15 @@ def reopen_failed(engine: Engine, batch: str) -> int:
         return int(count)
 
 
-def end_batch(engine: Engine, batch: str, state: str, reason: str | None = None) -> None:
-    """``done``, ``cancelled`` or ``failed``; prompts that are open stay open."""
+def end_batch(engine: Engine, batch: str, state: str, reason: str | None = None, *, of: str | None = None) -> None:
+    """``done``, ``cancelled`` or ``failed``; prompts that are open stay open.
+
+    Args:
+        of: only while this flow run is the one that works on it.
+    """
     with writing(engine) as session:
         found = session.get_one(Batch, batch)
-        if found.state != "done":
+        if found.state != "done" and of in (None, found.flow_run_id):
             found.state, found.reason, found.ended_at = state, reason, datetime.now(UTC)
 
 

@@ -360,6 +360,28 @@ def test_a_batch_whose_flow_run_failed_for_want_of_something_goes_on_with_growin
     assert reason.endswith("cotenant llmserve retry b")
 
 
+def test_a_batch_that_is_cancelled_as_its_flow_run_is_looked_at_is_not_put_back(
+    worker: NodeWorker, server: FakeServer, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = server.add(StateType.FAILED)
+    batch_on(engine, "b", run)
+    rows = anyio.run(worker.batches.open)
+    store.end_batch(engine, "b", "cancelled", "it was cancelled")
+    anyio.run(worker._look_after_batch, rows[0])
+    assert (name_of(server, run), state_of(engine, "b")[0]) == ("Failed", "cancelled")
+
+
+def test_a_cancelled_flow_run_does_not_end_the_batch_of_the_one_that_goes_on_with_it(
+    worker: NodeWorker, server: FakeServer, engine: Engine
+) -> None:
+    run = server.add(StateType.CANCELLED)
+    batch_on(engine, "b", run)
+    rows = anyio.run(worker.batches.open)
+    store.set_flow_run(engine, "b", str(server.add(StateType.SCHEDULED)))
+    anyio.run(worker._look_after_batch, rows[0])
+    assert state_of(engine, "b")[0] == "open"
+
+
 def test_an_answer_in_between_begins_the_count_anew(worker: NodeWorker, server: FakeServer, engine: Engine) -> None:
     run = server.add(StateType.RUNNING)
     batch_on(engine, "b", run)

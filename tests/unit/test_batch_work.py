@@ -127,6 +127,26 @@ def test_a_cancel_leaves_a_job_alone_that_only_has_the_number_of_ours(tmp_path: 
     assert (status["state"], status["open"]) == ("cancelled", 3)
 
 
+def test_a_flow_run_that_was_put_back_does_not_undo_that_its_batch_was_cancelled(tmp_path: Path) -> None:
+    url, agent = batch_of(tmp_path, 2), Agent()
+    work_on(url, agent).begin("flow-1")
+    engine = store.open(url)
+    store.end_batch(engine, "b", "cancelled", "it was cancelled")
+    with pytest.raises(Refused, match="it was cancelled"):
+        go_on(work_on(url, agent))
+    status = store.batch_status(engine, "b")
+    assert status is not None
+    assert (status["state"], agent.jobs) == ("cancelled", {})
+    work_on(url, agent).begin("flow-2")  # asked for, as a retry does
+    status = store.batch_status(engine, "b")
+    assert status is not None
+    assert status["state"] == "open"
+    store.end_batch(engine, "b", "failed", "of the first", of="flow-1")
+    status = store.batch_status(engine, "b")
+    assert status is not None
+    assert status["state"] == "open", "another flow run has it by now"
+
+
 def test_a_job_whose_prompts_were_all_answered_is_asked_nothing_more(tmp_path: Path) -> None:
     url, agent = batch_of(tmp_path, 4), Agent()
     work = work_on(url, agent)

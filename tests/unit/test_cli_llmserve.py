@@ -114,9 +114,10 @@ def test_a_batch_that_was_answered_whole_and_never_ended_may_be_retried(
 @pytest.fixture
 def flow_state(monkeypatch: pytest.MonkeyPatch, started: list[dict[str, Any]]) -> dict[str, Any]:
     """What the server says of the flow run; cancelled ones are listed."""
-    state: dict[str, Any] = {"words": "Running", "final": False, "cancelled": []}
+    state: dict[str, Any] = {"words": "Running", "final": False, "cancelled": [], "ended": []}
     monkeypatch.setattr(fleet_link.Fleet, "state_of", lambda self, run: dict(state))
     monkeypatch.setattr(fleet_link.Fleet, "cancel", lambda self, run: state["cancelled"].append(run))
+    monkeypatch.setattr(fleet_link.Fleet, "cancel_ended", lambda self, run: state["ended"].append(run))
     return state
 
 
@@ -160,7 +161,8 @@ def test_a_batch_that_no_flow_run_works_on_says_so_and_can_be_retried_or_cancell
 def test_cancelling_a_batch_whose_flow_run_ended_ends_the_batch(
     cli: Cli, tmp_path: Path, home: Path, flow_state: dict[str, Any]
 ) -> None:
-    batch = queued(cli, tmp_path)["batch"]
+    first = queued(cli, tmp_path)
+    batch = first["batch"]
     flow_state |= {"words": "Crashed", "final": True}
     engine = store.open(store.default_url(home))
     store.next_job(engine, batch)
@@ -172,6 +174,7 @@ def test_cancelling_a_batch_whose_flow_run_ended_ends_the_batch(
     status = store.batch_status(engine, batch)
     assert status is not None
     assert (status["state"], flow_state["cancelled"]) == ("cancelled", [])
+    assert flow_state["ended"] == [first["flow_run_id"]], "its worker might be putting it back"
 
 
 def test_a_retry_does_not_wait_for_a_run_that_is_to_be_put_back_later(
