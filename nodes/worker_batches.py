@@ -56,7 +56,7 @@ class WorkerBatches:
     async def stop(self, row: dict[str, Any]) -> None:
         """Its job stops; what it had finished by now is kept, what it still finishes is collected by a retry."""
         engine = await self._opened()
-        if row["job"] is not None:
+        if row["number"] is not None:
             await anyio.to_thread.run_sync(self._cancel_job, engine, row)
         await self._end(row, "cancelled", "its flow run is cancelled")
 
@@ -69,17 +69,15 @@ class WorkerBatches:
 
     def _cancel_job(self, engine: Engine, row: dict[str, Any]) -> None:
         try:
-            key = self.agent.call("job_show", job=row["job"]).get("key")
+            # by its key: the store may not know its number yet, and an agent that lost its journal gives that to another job
+            job = int(self.agent.call("job_cancel", key=job_key(row["batch"], row["number"]))["job"])
         except Refused as refusal:
             if refusal.code == "JOB_UNKNOWN":
                 return
             raise
-        # an agent that lost its journal gives the number to another job
-        if key not in (None, job_key(row["batch"], row["number"])):
-            return
-        self.agent.call("job_cancel", job=row["job"])
-        place = row["place"]
-        while (told := self.agent.call("job_events", job=row["job"], after=place))["next"] != place:
+        store.set_job(engine, row["batch"], row["number"], job)
+        place = row["place"] if job == row["job"] else 0
+        while (told := self.agent.call("job_events", job=job, after=place))["next"] != place:
             answers, figures = progress_of(told["lines"])
             store.take_over(engine, row["batch"], row["number"], answers, figures, after=place, place=told["next"])
             place = told["next"]

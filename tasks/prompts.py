@@ -257,11 +257,11 @@ class BatchWork:
         """Stop the batch's job and take over what it had finished; within the time that a cancelled flow has."""
         until = self.clock() + CANCEL_WITHIN_S
         found = self.keep(lambda engine: store.batch_jobs(engine, self.batch))
-        for row in (row for row in found if row["state"] == "open" and row["job"] is not None):
-            if not self._is_ours(row):
+        for row in (row for row in found if row["state"] == "open"):
+            chunk = self._chunk_of(row)
+            if chunk is None:
                 continue
-            self.ask("job_cancel", job=row["job"])
-            chunk = Chunk(row["number"], row["job"], row["place"])
+            self.ask("job_cancel", job=chunk.job)
             place, ended = chunk.place, False
             while not ended and self.clock() < until:
                 place, _, ended = self._take(chunk, place)
@@ -271,13 +271,14 @@ class BatchWork:
                 self.keep(lambda engine, number=chunk.number: store.end_job(engine, self.batch, number, "cancelled"))
         self.end("cancelled", "the flow run was cancelled")
 
-    def _is_ours(self, row: Mapping[str, Any]) -> bool:
-        """Whether the agent still means our job by this number."""
+    def _chunk_of(self, row: Mapping[str, Any]) -> Chunk | None:
+        """The job as the agent has it, by its key: the store may not know its number yet, and the number may be another's."""
         try:
-            key = self.ask("job_show", job=row["job"]).get("key")
+            job = int(self.ask("job_show", key=job_key(self.batch, row["number"]))["job"])
         except Refused:
-            return False
-        return key in (None, job_key(self.batch, row["number"]))
+            return None
+        self.keep(lambda engine: store.set_job(engine, self.batch, row["number"], job))
+        return Chunk(row["number"], job, row["place"] if job == row["job"] else 0)
 
     def end(self, state: str, reason: str | None = None) -> None:
         self.keep(lambda engine: store.end_batch(engine, self.batch, state, reason))

@@ -29,16 +29,13 @@ def cancel_here(settings: Settings, engine: Engine, found: dict[str, Any]) -> li
     notes = []
     if found["flow_run_id"] is not None:
         fleet_link.connect(settings).cancel_ended(found["flow_run_id"])
-    if found["job"] is not None:
-        agent = Agent(settings, found["node"])
+    if found["job_key"] is not None:
         try:
-            # an agent that lost its journal gives the number to another job
-            if agent.ask("job_show", job=found["job"]).get("key") in (None, found["job_key"]):
-                agent.ask("job_cancel", job=found["job"])
+            # by its key: the store may not know its number yet, and an agent that lost its journal gives that to another job
+            Agent(settings, found["node"]).ask("job_cancel", key=found["job_key"])
         except Unreachable as gone:
-            notes.append(
-                f"its job {found['job']} was not stopped: {gone}; on that node: cotenant job cancel {found['job']}"
-            )
+            named, what = (f"job {found['job']}", f"cancel {found['job']}") if found["job"] else ("job", "list")
+            notes.append(f"its {named} was not stopped: {gone}; on that node: cotenant job {what}")
         except Refused as refusal:
             if refusal.code != "JOB_UNKNOWN":
                 raise

@@ -236,7 +236,19 @@ class Verbs:
         jobs = [self._job(job) for job in self.agent.jobs.registry.jobs(limit=limit)]
         return [job for job in jobs if state is None or job["state"] == state]
 
-    def job_show(self, job: int) -> dict[str, Any]:
+    def _number(self, job: int | None, key: str | None) -> int:
+        """Of a job that is named by its number, or by the key that it was submitted with."""
+        if (job is None) == (key is None):
+            raise Refused("BAD_PARAMETER", "job", "a job is named by its number or by its key", "give one of the two")
+        if job is not None:
+            return job
+        found = self.agent.jobs.registry.job_of_key(str(key))
+        if found is None:
+            raise Refused("JOB_UNKNOWN", f"job with key {key!r}", "there is no such job", "cotenant job list")
+        return found.job
+
+    def job_show(self, job: int | None = None, key: str | None = None) -> dict[str, Any]:
+        job = self._number(job, key)
         metered = self._job(self.agent.jobs.job(job))
         return self.agent.jobs.show(job) | {key: metered[key] for key in ("share", "share_why")}
 
@@ -245,8 +257,8 @@ class Verbs:
             raise Refused("BAD_PARAMETER", f"after {after}", "it is a place that an earlier answer named", "begin at 0")
         return self.agent.jobs.events(job, after, EVENTS_BYTES)
 
-    def job_cancel(self, job: int) -> dict[str, Any]:
-        return self._job(self.agent.jobs.cancel(job))
+    def job_cancel(self, job: int | None = None, key: str | None = None) -> dict[str, Any]:
+        return self._job(self.agent.jobs.cancel(self._number(job, key)))
 
     def explain(self, job: int | None = None) -> dict[str, Any]:
         return explain(self.agent, job)

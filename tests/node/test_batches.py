@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from cotenant import store
+from policies.refusal import Refused
 from tasks.prompts import BatchStopped
 from tests.node.agent_rig import Rig, runners_of, wait_for
 from tests.node.batch_rig import go_on, make, ready, rows, work_on
@@ -217,4 +218,11 @@ def test_a_batch_for_a_backend_that_is_not_there_waits_with_the_reason(rig: Rig)
 
 def test_the_same_key_gives_the_same_job(rig: Rig) -> None:
     asked = {"module": "llmserve", "stage": "batch", "payload": {"prompts": ["a"], "backend": "stub"}, "key": "b/0"}
-    assert rig.client.call("job_submit", **asked)["job"] == rig.client.call("job_submit", **asked)["job"]
+    job = rig.client.call("job_submit", **asked)["job"]
+    assert rig.client.call("job_submit", **asked)["job"] == job
+    assert rig.client.call("job_show", key="b/0")["job"] == job
+    assert rig.client.call("job_cancel", key="b/0")["job"] == job
+    with pytest.raises(Refused, match="no such job"):
+        rig.client.call("job_cancel", key="b/1")
+    with pytest.raises(Refused, match="by its number or by its key"):
+        rig.client.call("job_show")

@@ -57,7 +57,8 @@ class Agent:
         lines = self._lines(job)
         return {"lines": lines[after:], "next": max(after, len(lines)), "ended": True, "key": self.jobs[job][0]}
 
-    def job_show(self, *, job: int) -> dict[str, Any]:
+    def job_show(self, *, job: int | None = None, key: str = "") -> dict[str, Any]:
+        job = next((number for number, (known, _) in self.jobs.items() if known == key), job)
         if job not in self.jobs:
             raise Refused("JOB_UNKNOWN", f"job {job}", "there is no such job", "cotenant job list")
         failure = {"reason": self.reason, "detail": ""} if self.reason else None
@@ -145,6 +146,17 @@ def test_a_flow_run_that_was_put_back_does_not_undo_that_its_batch_was_cancelled
     status = store.batch_status(engine, "b")
     assert status is not None
     assert status["state"] == "open", "another flow run has it by now"
+
+
+def test_a_cancel_ends_the_job_that_the_store_has_no_number_of_yet(tmp_path: Path) -> None:
+    """The flow's process was killed between the agent's answer and the store's."""
+    url, agent = batch_of(tmp_path, 3), Agent()
+    agent.answered = 1
+    store.next_job(store.open(url), "b")
+    agent.jobs = {1: ("another/0", []), 2: ("b/0", ["0", "1", "2"])}
+    work_on(url, agent).cancel()
+    assert agent.cancelled == [2]
+    assert texts(url) == ["b/0 says 0", None, None]
 
 
 def test_a_job_whose_prompts_were_all_answered_is_asked_nothing_more(tmp_path: Path) -> None:

@@ -59,8 +59,8 @@ BATCHES = [
     Mutant(
         "a cancel ends whatever has the number",
         TASKS,
-        'return key in (None, job_key(self.batch, row["number"]))',
-        "return True",
+        'self.ask("job_show", key=job_key(self.batch, row["number"]))',
+        'self.ask("job_show", job=row["job"])',
         (f"{T_WORK}::test_a_cancel_leaves_a_job_alone_that_only_has_the_number_of_ours",),
     ),
     Mutant(
