@@ -213,6 +213,9 @@ class BatchWork:
                     engine, self.batch, chunk.number, answers, figures, after=after, place=place
                 )
             )
+            kept = int(self.keep(lambda engine: store.place_of(engine, self.batch, chunk.number)))
+            # elsewhere only where another flow run took some over in between: on from there; set back, it is another job's
+            place = kept if kept >= after else place
 
     def _settle(self, chunk: Chunk) -> int:
         """The job has ended and its events are taken over: what its end means for the batch."""

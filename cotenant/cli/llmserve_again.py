@@ -11,6 +11,7 @@ from cotenant.cli.result import OperationResult
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
+    from cotenant.cli.fleet_link import Fleet
     from cotenant.settings import Settings
 
 __all__ = ["cancel_here", "retry"]
@@ -43,11 +44,24 @@ def cancel_here(settings: Settings, engine: Engine, found: dict[str, Any]) -> li
     return notes
 
 
+def _give_way(api: Fleet, before: str, batch: str) -> None:
+    """Two flow runs of a batch would take each other's jobs; its worker may be putting this one back in this moment."""
+    from policies.refusal import Refused
+
+    with contextlib.suppress(Refused):  # whatever it says, its state tells
+        api.cancel_ended(before)
+    state = api.state_of(before)
+    if state is None or not state["final"]:
+        words = state["words"] if state is not None else "the server does not say how it stands"
+        why = f"its flow run began again just now and is not cancelled yet ({words})"
+        raise Refused("BATCH_OPEN", f"batch {batch}", why, f"in a moment: cotenant llmserve retry {batch}")
+
+
 def retry(settings: Settings, batch: str, *, failed: bool) -> OperationResult:
-    """Start another flow run on what is open; one that only waits to be put back gives way to it.
+    """Start another flow run on what is open; one that only waits to be put back is cancelled first, and gives way to it.
 
     Raises:
-        Refused: no prompt of it is left, or its flow run is at work.
+        Refused: no prompt of it is left, or its flow run is at work, or began again just now.
     """
     from cotenant import fleet, store
     from cotenant.cli import fleet_link
@@ -71,13 +85,14 @@ def retry(settings: Settings, batch: str, *, failed: bool) -> OperationResult:
         raise Refused(
             "BATCH_DONE", f"batch {batch}", "no prompt of it is open", f"cotenant llmserve results {batch}{more}"
         )
+    if before and found["state"] == "open":
+        _give_way(api, before, batch)
+        # not its node's worker is to end what goes on below
+        store.end_batch(engine, batch, "cancelled", "it was to go on with another flow run", of=before)
     reopened = store.reopen_failed(engine, batch) if again else 0
     flow_run = fleet.run_flow(api.url, DEPLOYMENT, {"node": found["node"], "batch": batch}, found["node"])
     # the batch is shown as open from now on, however long the flow takes to start
     store.set_flow_run(engine, batch, flow_run)
-    if waits:
-        with contextlib.suppress(Refused):
-            api.cancel(str(before))
     return OperationResult(
         {"batch": batch, "flow_run_id": flow_run, "ui": api.ui_link(flow_run), "open": found["open"] + reopened},
         view=lambda data: [f"batch {data['batch']} goes on with {data['open']} open prompts: {data['ui']}"],

@@ -31,6 +31,7 @@ __all__ = [
     "make_batch",
     "next_job",
     "open_batches",
+    "place_of",
     "prompt_rows",
     "reopen_failed",
     "same_batches",
@@ -207,7 +208,8 @@ def take_over(
             elsewhere than the kept place were taken over already, by whoever else works on the batch: nothing is done.
 
     Returns:
-        How many prompts were closed. An answer to a prompt that is closed counts as repeated and changes nothing.
+        How many prompts were closed. An answer to a prompt that is closed counts as repeated and changes nothing. Where the
+        events began elsewhere, none; the kept place is ``place_of``.
     """
     closed = 0
     with writing(engine) as session:
@@ -227,6 +229,12 @@ def take_over(
         if place is not None:
             job.place = place
     return closed
+
+
+def place_of(engine: Engine, batch: str, number: int) -> int:
+    """Up to where the events of a job of the batch were taken over."""
+    with reading(engine) as session:
+        return int(session.get_one(BatchJob, (batch, number)).place)
 
 
 def _prompt_number(answer: Mapping[str, Any], numbers: Sequence[int]) -> int | None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from functools import partial
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.states import Completed, Crashed, Failed, Scheduled
 
 from cotenant import fleet, store
 from cotenant.fleet.deployments import client_of
@@ -172,6 +173,18 @@ def test_a_batch_whose_jobs_are_refused_ends_with_the_reason(rig: Rig, monkeypat
     assert status["state"] == "failed"
     assert "its manifest is broken" in status["reason"]
     assert "cotenant module list" in status["reason"]
+
+
+def test_a_flow_run_that_ended_is_set_cancelled_so_that_nobody_puts_it_back(rig: Rig) -> None:
+    ends = {Failed: "Cancelled", Crashed: "Cancelled", Scheduled: "Cancelled", Completed: "Completed"}
+    seen = {}
+    for kind in ends:
+        with client_of(rig.url) as client:
+            flow_run = client.create_flow_run(module.llmserve_batch, parameters={"node": NODE}, state=kind())
+        fleet.cancel_ended(rig.url, str(flow_run.id))
+        seen[kind] = flow_state(rig.url, str(flow_run.id))["name"]
+    assert seen == ends
+    fleet.cancel_ended(rig.url, str(uuid4()))  # one that the server has forgotten
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,18 @@ def test_a_flow_run_that_was_put_back_does_not_undo_that_its_batch_was_cancelled
     assert status["state"] == "open", "another flow run has it by now"
 
 
+def test_what_another_flow_run_took_over_in_between_is_no_end_of_taking_over(tmp_path: Path) -> None:
+    url, agent = batch_of(tmp_path, 3), Agent()
+    agent.answered = 2
+    work = work_on(url, agent)
+    work.begin("flow-1")
+    chunk = work.next()
+    assert chunk is not None
+    store.take_over(store.open(url), "b", 0, [{"id": "0", "text": "b/0 says 0"}], after=0, place=1)
+    assert work._take(chunk, 0)[:2] == (2, 1)
+    assert texts(url) == ["b/0 says 0", "b/0 says 1", None]
+
+
 def test_a_cancel_ends_the_job_that_the_store_has_no_number_of_yet(tmp_path: Path) -> None:
     """The flow's process was killed between the agent's answer and the store's."""
     url, agent = batch_of(tmp_path, 3), Agent()

@@ -30,6 +30,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
     monkeypatch.setattr(fleet_link, "connect", lambda settings: fleet_link.Fleet("http://127.0.0.1:1/api"))
     monkeypatch.setattr(fleet, "run_flow", run_flow, raising=False)
+    monkeypatch.setattr(fleet_link.Fleet, "cancel_ended", lambda self, run: None)
     monkeypatch.setattr(llmserve_input, "check_model", lambda settings, spec, notes: None)
     return runs
 
@@ -114,10 +115,15 @@ def test_a_batch_that_was_answered_whole_and_never_ended_may_be_retried(
 @pytest.fixture
 def flow_state(monkeypatch: pytest.MonkeyPatch, started: list[dict[str, Any]]) -> dict[str, Any]:
     """What the server says of the flow run; cancelled ones are listed."""
-    state: dict[str, Any] = {"words": "Running", "final": False, "cancelled": [], "ended": []}
+    state: dict[str, Any] = {"words": "Running", "final": False, "cancelled": [], "ended": [], "obeys": True}
     monkeypatch.setattr(fleet_link.Fleet, "state_of", lambda self, run: dict(state))
     monkeypatch.setattr(fleet_link.Fleet, "cancel", lambda self, run: state["cancelled"].append(run))
-    monkeypatch.setattr(fleet_link.Fleet, "cancel_ended", lambda self, run: state["ended"].append(run))
+
+    def cancel_ended(self: fleet_link.Fleet, run: str) -> None:
+        state["ended"].append(run)
+        state["final"] = state["final"] or state["obeys"]
+
+    monkeypatch.setattr(fleet_link.Fleet, "cancel_ended", cancel_ended)
     return state
 
 
@@ -180,13 +186,16 @@ def test_cancelling_a_batch_whose_flow_run_ended_ends_the_batch(
 
 
 def test_a_retry_does_not_wait_for_a_run_that_is_to_be_put_back_later(
-    cli: Cli, tmp_path: Path, home: Path, flow_state: dict[str, Any]
+    cli: Cli, tmp_path: Path, home: Path, flow_state: dict[str, Any], started: list[dict[str, Any]]
 ) -> None:
     first = queued(cli, tmp_path)
     assert "has not ended" in cli("llmserve", "retry", first["batch"]).err
-    flow_state["words"] = "AwaitingNode: local: FLOW_PUT_BACK: put back: it was lost (4 of 9)"
+    flow_state |= {"words": "AwaitingNode: local: FLOW_PUT_BACK: put back: it was lost (4 of 9)", "obeys": False}
+    assert "began again just now" in cli("llmserve", "retry", first["batch"]).err
+    assert len(started) == 1, "two flow runs of a batch would take each other's jobs"
+    flow_state["obeys"] = True
     again = cli("llmserve", "retry", first["batch"], "--json").json["data"]
-    assert flow_state["cancelled"] == [first["flow_run_id"]]
+    assert flow_state["ended"] == [first["flow_run_id"]] * 2
     status = store.batch_status(store.open(store.default_url(home)), first["batch"])
     assert status is not None
     assert status["flow_run_id"] == again["flow_run_id"] != first["flow_run_id"]
