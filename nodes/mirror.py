@@ -14,7 +14,8 @@ import os
 import random
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -33,10 +34,13 @@ log = logging.getLogger(__name__)
 EVERY_S = 2.0
 LONGEST_PAUSE_S = 60.0
 BATCH = 500
-# A server keeps events in memory before its database has them. What it was sent in this long before it (or its database) went
-# away is sent again; whoever gets an event twice can tell by its id.
+# A server keeps events in memory before its database has them, and drops them where that is away. So what was sent is looked up,
+# and sent again where it is not there after this long, or the server went away this soon after it was sent; whoever gets an event
+# twice can tell by its id. What never comes (older than the server keeps) is given up after some times.
 SETTLES_S = 60.0
-READY_EVERY_S = 10.0
+LOOK_UP_EVERY_S = 10.0
+LOOK_UP_IDS = 50
+SENT_AGAIN_AT_MOST = 5
 QUICK_TIMEOUT_S = 5.0
 STOP_WITHIN_S = 10.0
 # The duty is written when it changed, and else so often that its age says whether the node is still there. What was measured
@@ -96,12 +100,25 @@ def send_events(node: str, entries: list[Entry]) -> None:
         answer.raise_for_status()
 
 
-def server_is_ready() -> None:
-    """Raises ``httpx.HTTPError`` unless server and its database answer."""
+def kept_events(ids: Sequence[UUID]) -> set[UUID]:
+    """Which of these events the server's database has. Raises ``httpx.HTTPError`` unless server and database answer."""
     from prefect.client.orchestration import get_client
 
+    whenever = {"since": "2000-01-01T00:00:00Z", "until": "2100-01-01T00:00:00Z"}
+    question = {"filter": {"id": {"id": [str(each) for each in ids]}, "occurred": whenever}, "limit": len(ids)}
     with get_client(sync_client=True) as client:
-        client._client.get("/ready").raise_for_status()
+        answer = client._client.post("/events/filter", json=question)
+        answer.raise_for_status()
+        return {UUID(event["id"]) for event in answer.json()["events"]}
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """Events that the server took: when, the mark before them, and the ids to look them up by (of many, some from all over)."""
+
+    at_s: float
+    before: int
+    ids: tuple[UUID, ...]
 
 
 class Mirror:
@@ -110,7 +127,7 @@ class Mirror:
     Args:
         send: takes node and entries; raises where the server did not take them.
         mark: file that keeps how far events were sent.
-        ready: raises where the server is away; asked for a while after events were sent.
+        look_up: which of some events the server has; raises where it is away. None: what it took is not looked up.
     """
 
     def __init__(
@@ -121,7 +138,7 @@ class Mirror:
         *,
         mark: Path | None = None,
         send: Callable[[str, list[Entry]], None] = send_events,
-        ready: Callable[[], None] | None = None,
+        look_up: Callable[[Sequence[UUID]], set[UUID]] | None = None,
         every_s: float = EVERY_S,
     ) -> None:
         self.agent = agent
@@ -129,11 +146,12 @@ class Mirror:
         self.node = node
         self.mark = mark
         self.send = send
-        self.ready = server_is_ready if ready is None and send is send_events else ready
+        self.look_up = kept_events if look_up is None and send is send_events else look_up
         self.every_s = every_s
         self._engine: Any = None
         self._sent: int | None = None
-        self._unsettled: deque[tuple[float, int]] = deque()  # of each send: when, and the mark before it
+        self._unsettled: deque[_Sent] = deque()
+        self._again = (0, 0)  # the mark that was gone back to last for what had not come, and how often
         self._asked_s = float("-inf")
         self._duty_key: Any = None
         self._duty_at_s = self._duty_seen_s = float("-inf")
@@ -253,27 +271,55 @@ class Mirror:
             self._look_after()
             return False
         self.send(self.node, entries)
-        self._unsettled.append((monotonic_s(), self._sent))
+        if self.look_up is not None:
+            ids = [event_id(self.node, int(entry["seq"])) for entry in entries]
+            some = ids if len(ids) <= LOOK_UP_IDS else [*ids[:: -(-len(ids) // (LOOK_UP_IDS - 1))], ids[-1]]
+            self._unsettled.append(_Sent(monotonic_s(), self._sent, tuple(some)))
         self._sent = int(entries[-1]["seq"])
         self._write_mark(self._sent)
         return len(entries) == BATCH
 
     def _look_after(self) -> None:
-        """Nothing is to be sent. Whether the server went away with what it was sent a moment ago would not be noticed else."""
+        """Nothing is to be sent: whether the server kept what it was sent. It may have been away unnoticed meanwhile."""
         now_s = monotonic_s()
-        while self._unsettled and now_s - self._unsettled[0][0] > SETTLES_S:
+        if self.look_up is None or not self._unsettled or now_s - self._asked_s < LOOK_UP_EVERY_S:
+            return
+        self._asked_s = now_s
+        asked: list[_Sent] = []
+        for each in self._unsettled:
+            if asked and sum(len(one.ids) for one in asked) + len(each.ids) > LOOK_UP_IDS:
+                break
+            asked.append(each)
+        kept = self.look_up([one for each in asked for one in each.ids])
+        for each in asked:
+            if not kept.issuperset(each.ids):
+                if now_s - each.at_s > SETTLES_S:
+                    self._did_not_come(each)
+                return
             self._unsettled.popleft()
-        if self.ready is not None and self._unsettled and now_s - self._asked_s >= READY_EVERY_S:
-            self._asked_s = now_s
-            self.ready()
+
+    def _did_not_come(self, sent: _Sent) -> None:
+        mark, times = self._again
+        self._again = (sent.before, times + 1 if mark == sent.before else 1)
+        if self._again[1] > SENT_AGAIN_AT_MOST:
+            log.warning("events of %s after entry %d do not come to stay on the server", self.node, sent.before)
+            self._unsettled.popleft()
+            return
+        log.info("events of %s after entry %d did not come to stay and are sent again", self.node, sent.before)
+        self._go_back(sent.before)
 
     def _send_again(self) -> None:
         """The server or a database is away: what was sent shortly before goes again, since it may be lost with them."""
         since_s = monotonic_s() - SETTLES_S
-        if (lost := next((mark for at_s, mark in self._unsettled if at_s >= since_s), None)) is not None:
-            self._sent = lost
-            self._write_mark(lost)
-        self._unsettled.clear()
+        lost = next((each.before for each in self._unsettled if each.at_s >= since_s), None)
+        if lost is not None:
+            self._go_back(lost)
+
+    def _go_back(self, mark: int) -> None:
+        self._sent = mark
+        self._write_mark(mark)
+        while self._unsettled and self._unsettled[-1].before >= mark:
+            self._unsettled.pop()
 
     def _read_mark(self) -> int:
         """0 where nothing readable is kept: events are sent again rather than left out."""

@@ -1,16 +1,20 @@
-"""The mirror: journal to store exactly once, to events at least once, whatever is away in between. No server needed."""
+"""The mirror: journal to store exactly once, to events at least once, whatever is away in between."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from cotenant import store
+from nodes import mirror as mirror_module
 from nodes.client import AgentClient, AgentUnreachable
-from nodes.mirror import Mirror, event_id, event_of
-from tests.flows.conftest import until
+from nodes.mirror import LOOK_UP_IDS, SENT_AGAIN_AT_MOST, Mirror, event_id, event_of, kept_events, send_events
+from tests.flows.conftest import Rig, until
 from tests.flows.fake_agent import FakeAgent
 
 NODE = "n1"
@@ -80,11 +84,12 @@ def test_a_server_that_is_away_gets_its_events_later(tmp_path: Path, agent: Fake
 def test_what_a_server_took_shortly_before_it_went_away_is_sent_again(tmp_path: Path, agent: FakeAgent) -> None:
     events, away = Events(), [False]
 
-    def ready() -> None:
+    def look_up(ids: Sequence[UUID]) -> set[UUID]:
         if away[0]:
             raise ConnectionError("the server is away")
+        return set()
 
-    mirror = a_mirror(tmp_path, agent, events, ready=ready)
+    mirror = a_mirror(tmp_path, agent, events, look_up=look_up)
     agent.memory.write("JOB_QUEUED")
     mirror.step()
     events.down = True  # it had kept the first in memory alone
@@ -103,6 +108,46 @@ def test_what_a_server_took_shortly_before_it_went_away_is_sent_again(tmp_path: 
     assert events.got == [1, 1, 2, 1, 2]
     a_mirror(tmp_path, agent, events).step()
     assert events.got == [1, 1, 2, 1, 2], "the mark has come after"
+
+
+def test_what_a_server_took_and_dropped_unnoticed_is_sent_again(
+    tmp_path: Path, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its database was away while the mirror rested: nothing that the mirror asked for ever failed."""
+    events, kept_ids, now_s = Events(), set[UUID](), [1000.0]
+    monkeypatch.setattr(mirror_module, "monotonic_s", lambda: now_s[0])
+    mirror = a_mirror(tmp_path, agent, events, look_up=lambda ids: kept_ids & set(ids))
+    agent.memory.write("JOB_QUEUED")
+    mirror.step()
+    kept_ids.add(event_id(NODE, 1))
+    agent.memory.write("JOB_STARTED")
+    mirror.step()
+    now_s[0] += 30.0
+    mirror.step()
+    assert events.got == [1, 2], "it may still be under way"
+    now_s[0] += 40.0
+    mirror.step()
+    mirror.step()
+    assert events.got == [1, 2, 2]
+    kept_ids.add(event_id(NODE, 2))
+    for _ in range(3):
+        now_s[0] += 100.0
+        mirror.step()
+    assert events.got == [1, 2, 2]
+
+
+def test_events_that_never_stay_are_given_up(tmp_path: Path, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch) -> None:
+    events, now_s = Events(), [1000.0]
+    monkeypatch.setattr(mirror_module, "monotonic_s", lambda: now_s[0])
+    asked: list[int] = []
+    mirror = a_mirror(tmp_path, agent, events, look_up=lambda ids: asked.append(len(ids)) or set())  # type: ignore[func-returns-value]
+    for _ in range(120):
+        agent.memory.write("JOB_QUEUED")
+    for _ in range(30):
+        now_s[0] += 70.0
+        mirror.step()
+    assert len(events.got) == 120 * (1 + SENT_AGAIN_AT_MOST)
+    assert max(asked) <= LOOK_UP_IDS
 
 
 def test_a_lost_mark_sends_events_again_rather_than_not_at_all(tmp_path: Path, agent: FakeAgent) -> None:
@@ -202,3 +247,19 @@ def test_the_event_of_an_entry_is_named_by_its_code_and_known_by_node_and_seq() 
     assert event["resource"]["prefect.resource.id"] == "cotenant.node.n1"
     assert event["id"] == str(event_id(NODE, 7))
     assert len({event_id("a", 7), event_id("a", 8), event_id("b", 7)}) == 3
+
+
+def test_a_real_server_is_asked_which_events_it_kept(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = {
+        "seq": 7,
+        "at": "2026-01-02T03:04:05+00:00",
+        "code": "JOB_QUEUED",
+        "severity": "info",
+        "message": "m",
+        "data": {},
+    }
+    node, other = f"looked-up-{uuid4().hex[:6]}", event_id("nobody", 1)
+    with temporary_settings({PREFECT_API_URL: rig.url}):
+        send_events(node, [entry])
+        ids = [event_id(node, 7), other]
+        until(lambda: kept_events(ids) == {ids[0]}, "the event is in the server's database")
