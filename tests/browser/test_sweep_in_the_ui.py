@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, FlowRunFilter
@@ -62,19 +62,24 @@ def test_a_sweep_from_form_to_report(rig: Rig, page: Page, pictures: Path) -> No
         page.get_by_role("button", name="Schedule").last.click()
         page.get_by_role("button", name="Cron").click()
         dialog = page.get_by_role("dialog").last
-        dialog.locator("input[type=text]").nth(1).fill("0 23 * * *")
+        cron = dialog.locator("input[type=text]").nth(1)
+        cron.fill("0 23 * * *")
         override(page, dialog)
         page.set_viewport_size({"width": 1280, "height": 1900})  # all of the dialog in one picture
         page.screenshot(path=pictures / "ui-schedule.png")
         page.set_viewport_size({"width": 1280, "height": 1000})
-        dialog.get_by_role("button", name="Save").click()
+        assert cron.input_value() == "0 23 * * *"
+
+        def nightly_on_server() -> list[Any]:
+            schedules = client.read_deployment(deployment.id).schedules
+            return [each for each in schedules if getattr(each.schedule, "cron", "") == "0 23 * * *"]
+
+        # the form does not take a click while it still checks what was typed: whoever sees it stay clicks again
+        save = dialog.get_by_role("button", name="Save")
         (nightly,) = until(
-            lambda: [
-                each
-                for each in client.read_deployment(deployment.id).schedules
-                if getattr(each.schedule, "cron", "") == "0 23 * * *"
-            ],
+            lambda: nightly_on_server() or (save.is_visible() and save.click()),
             "the nightly schedule is on the server",
+            every_s=15.0,
         )
         chosen = {name: value for name, (_, value) in NIGHTLY.items()} | {"margin": 0.04, "reviewed": True}
         assert nightly.parameters == chosen
