@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from nodes.client import AgentClient, AgentUnreachable, socket_path
+from nodes.client import PASSING, AgentClient, AgentUnreachable, socket_path
 from nodes.rpc import Peer, RpcServer
 from policies.refusal import Refused
 
@@ -120,6 +120,21 @@ def test_a_huge_request_is_refused_and_the_next_one_is_served(path: Path) -> Non
     answer = raw(path, b'{"method": "echo", "params": {"text": "' + b"x" * (3 << 20) + b'"}}\n')
     assert answer == b"" or b"at most" in answer
     assert AgentClient(path).call("echo", text="still here") == "still here"
+
+
+def test_what_may_be_answered_later_is_told_apart_from_what_never_will(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def code(verb: str, **params: Any) -> str:
+        with pytest.raises(Refused) as refused:
+            AgentClient(path).call(verb, **params)
+        return refused.value.code
+
+    assert code("boom") in PASSING
+    assert code("echo", text=float("nan")) == "AGENT_BAD_REQUEST"
+    assert not {"AGENT_BAD_REQUEST", code("refuse"), code("no_such_verb")} & PASSING
+    monkeypatch.setattr("nodes.rpc.MAX_CONNECTIONS", 0)
+    assert code("echo", text="x") in PASSING
 
 
 def test_a_half_sent_request_is_dropped(path: Path) -> None:
