@@ -18,6 +18,7 @@ from typing import Any
 
 from nodes.agent.certificates import KeptCertificates
 from nodes.agent.certify import Certifier
+from nodes.agent.core import Agent
 from nodes.agent.measure import Measurer
 from nodes.agent.runs import Runs
 from nodes.agent.verbs import Verbs
@@ -262,6 +263,7 @@ class _Agent:
         self.home = owner.home
         self.journal = owner.journal
         self.runs = Runs(owner.journal)
+        self.unsettled: set[str] = set()
         self.certificates = KeptCertificates(owner.journal, owner.home / "key")
         self.under_test = _UnderTest()
         self.units = type("Units", (), {"meter_words": staticmethod(lambda work: "scripted")})
@@ -288,6 +290,7 @@ class _Agent:
         return None
 
     evaluate = tick = pulse = sources_keep_since = nothing
+    settle = Agent.settle
 
     def progress(self, rule: str) -> Any:
         return type("View", (), {"readable": True, "track": _Track()})
