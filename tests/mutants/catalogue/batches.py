@@ -49,14 +49,6 @@ BATCHES = [
         (f"{T_PROMPTS}::test_figures_of_an_attempt_that_was_killed_before_its_second_beat_count",),
     ),
     Mutant(
-        "a job is believed by its number",
-        TASKS,
-        'job = self._submit(found)\n                return Chunk(found["number"], job, found["place"] if job == found["job"] else 0)',
-        'job = found["job"] or self._submit(found)\n                return Chunk(found["number"], job, found["place"])',
-        (f"{T_WORK}::test_an_agent_that_lost_its_journal_gets_the_open_prompts_as_a_new_job",),
-        quick=True,
-    ),
-    Mutant(
         "a cancel ends whatever has the number",
         TASKS,
         'self.ask("job_show", key=job_key(self.batch, row["number"]))',
@@ -69,6 +61,7 @@ BATCHES = [
         'if told.get("key") not in (None, job_key(self.batch, chunk.number)):',
         'if told.get("key") == "":',
         (f"{T_WORK}::test_an_agent_that_loses_its_journal_under_a_job_gets_the_open_prompts_as_a_new_one",),
+        quick=True,
     ),
     Mutant(
         "a fault that passes ends the batch",
