@@ -40,6 +40,7 @@ BATCH = 500
 SETTLES_S = 60.0
 LOOK_UP_EVERY_S = 10.0
 LOOK_UP_IDS = 50
+UNSETTLED_AT_MOST = 1000
 SENT_AGAIN_AT_MOST = 5
 QUICK_TIMEOUT_S = 5.0
 STOP_WITHIN_S = 10.0
@@ -150,7 +151,7 @@ class Mirror:
         self.every_s = every_s
         self._engine: Any = None
         self._sent: int | None = None
-        self._unsettled: deque[_Sent] = deque()
+        self._unsettled: deque[_Sent] = deque(maxlen=UNSETTLED_AT_MOST)
         self._again = (0, 0)  # the mark that was gone back to last for what had not come, and how often
         self._asked_s = float("-inf")
         self._duty_key: Any = None

@@ -219,9 +219,8 @@ class ProcessTable:
             return _Forks()
 
     def _add(self, pid: int, appeared: list[ProcInfo]) -> None:
-        exe_file = self._exe_file(
-            pid
-        )  # before its path: if it executes another file in between, the next look finds it changed
+        # before its path: if it executes another file in between, the next look finds it changed
+        exe_file = self._exe_file(pid)
         try:
             info = self._read(pid)
         except _Gone:
