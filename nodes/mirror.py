@@ -267,6 +267,8 @@ class Mirror:
 
         if self._sent is None:
             self._sent = self._read_mark()
+        if self._unsettled and monotonic_s() - self._unsettled[0].at_s > SETTLES_S:
+            self._look_after()  # on a node that always has something to send, too
         entries = store.timeline_entries(self._engine, self.node, self._sent, BATCH)
         if not entries:
             self._look_after()

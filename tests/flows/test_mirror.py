@@ -136,6 +136,19 @@ def test_what_a_server_took_and_dropped_unnoticed_is_sent_again(
     assert events.got == [1, 2, 2]
 
 
+def test_a_node_that_always_has_something_to_send_looks_too(
+    tmp_path: Path, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events, now_s = Events(), [1000.0]
+    monkeypatch.setattr(mirror_module, "monotonic_s", lambda: now_s[0])
+    mirror = a_mirror(tmp_path, agent, events, look_up=lambda ids: set(ids) - {event_id(NODE, 1)})
+    for _ in range(4):
+        agent.memory.write("JOB_QUEUED")
+        mirror.step()
+        now_s[0] += 25.0
+    assert events.got.count(1) == 2
+
+
 def test_events_that_never_stay_are_given_up(tmp_path: Path, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch) -> None:
     events, now_s = Events(), [1000.0]
     monkeypatch.setattr(mirror_module, "monotonic_s", lambda: now_s[0])
