@@ -21,15 +21,17 @@ __all__ = ["ENV_PREFIX", "FLEET_FILE", "KEPT", "SYSTEM_HOME", "Settings", "defau
 ENV_PREFIX = "COTENANT_"
 SYSTEM_HOME = Path("/var/lib/cotenant")
 FLEET_FILE = "fleet.json"
-# Of a joined node the first four; of the server's machine all but the second.
+# Of a joined node the first five; of the server's machine all but the second.
 KEPT = (
     "node",
     "prefect_api_url",
     "prefect_auth_string",
     "store_url",
+    "worker_query_s",
     "server_host",
     "server_port",
     "server_database_url",
+    "events_kept_days",
 )
 
 
@@ -114,6 +116,19 @@ class Settings(BaseModel):
         ge=1,
         le=65535,
         description="port that the embedded server takes at its first start where it is free; it keeps what it took",
+    )
+
+    worker_query_s: float = Field(
+        default=2.0,
+        ge=1.0,
+        le=3600.0,
+        description="seconds between a worker's questions to the server for runs; longer where hundreds of nodes ask one server",
+    )
+    events_kept_days: int = Field(
+        default=7,
+        ge=1,
+        le=3650,
+        description="days for which the embedded server keeps events, of which every journal entry is one",
     )
 
     server_start_s: float = Field(

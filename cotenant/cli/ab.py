@@ -55,7 +55,7 @@ def register(protection: typer.Typer) -> None:
         """Runs, newest first: the node's own journal where its agent runs, the store else."""
         return _list_fleet(node, limit) if fleet else _list_runs(node, limit)
 
-    @command(ab, "abort", example="cotenant protection ab abort ab-3f2c")
+    @command(ab, "abort", example="cotenant protection ab abort run-3f2c9b1e04")
     def abort(run: RunArg) -> OperationResult:
         """End a run now: its block ends, hold and grant end, the work under test goes back under protection."""
         from cotenant.cli.failures import Unreachable

@@ -19,7 +19,7 @@ def register(ab: typer.Typer) -> None:
     @command(
         ab,
         "show",
-        example="cotenant protection ab show ab-3f2c\ncotenant protection ab show ab-3f2c --html report.html",
+        example="cotenant protection ab show run-3f2c9b1e04\ncotenant protection ab show run-3f2c9b1e04 --html report.html",
     )
     def show(
         run: RunArg,
@@ -39,7 +39,7 @@ def register(ab: typer.Typer) -> None:
         found = find_run(settings(), run)
         return report_result(found.record, html=html, csv=csv, told_by=found.told_by)
 
-    @command(ab, "verify", example="cotenant protection ab verify ab-3f2c")
+    @command(ab, "verify", example="cotenant protection ab verify run-3f2c9b1e04")
     def verify(run: RunArg) -> OperationResult:
         """Recompute the verdict from the raw windows and compare. Exit code 1 where they differ."""
         from cotenant.cli.replay import verify as compare

@@ -1,4 +1,4 @@
-"""One file with what a home cannot lose, and back: journals, keys, bundles, the embedded store and server, reports.
+"""One file with what a home cannot lose, and back: journals, keys, modules, the embedded store and server, reports.
 
 Databases are copied through SQLite itself, so that a backup of a home in use is whole. Left out is what is made again or
 belongs to a moment: sockets, locks, logs, work directories, environments of modules. A store or server on PostgreSQL is
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, BinaryIO
 
 from policies.refusal import Refused
 from policies.version import VERSION
@@ -28,6 +28,7 @@ __all__ = ["FORMAT", "backup", "restore"]
 
 FORMAT = 1
 MANIFEST = "cotenant-backup.json"
+AT_ONCE_BYTES = 4 << 20
 # Databases that may be in use; -wal and -shm files belong to them and are part of the copy.
 DATABASES = ("nodes/*/journal.sqlite", "store.sqlite", "prefect/prefect.db")
 FILES = (
@@ -203,13 +204,33 @@ def _copy_database(path: Path, copy: Path) -> None:
         ) from error
 
 
+class _Hashed:
+    """A file of which what is read is hashed."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.digest = hashlib.sha256()
+
+    def read(self, size: int = -1) -> bytes:
+        piece = self._file.read(size)
+        self.digest.update(piece)
+        return piece
+
+
 def _add(tar: tarfile.TarFile, path: Path, name: str, manifest: dict[str, Any]) -> None:
-    """From one open file, so that what is hashed is what is kept even where a report is written anew meanwhile."""
-    content = path.read_bytes()
-    entry = tarfile.TarInfo(name)
-    entry.size, entry.mtime, entry.mode = len(content), int(path.stat().st_mtime), path.stat().st_mode & 0o700
-    tar.addfile(entry, io.BytesIO(content))
-    manifest["files"][name] = hashlib.sha256(content).hexdigest()
+    """From one open file, so that what is hashed is what is kept even where a report is written anew meanwhile.
+
+    A large one (a model of a module's may be larger than memory) in pieces.
+    """
+    with open(path, "rb") as file:
+        told = os.fstat(file.fileno())
+        whole = file.read() if told.st_size <= AT_ONCE_BYTES else None
+        entry = tarfile.TarInfo(name)
+        entry.size = told.st_size if whole is None else len(whole)
+        entry.mtime, entry.mode = int(told.st_mtime), told.st_mode & 0o700
+        hashed = _Hashed(file if whole is None else io.BytesIO(whole))
+        tar.addfile(entry, hashed)  # type: ignore[arg-type]  # it is read, and nothing else
+    manifest["files"][name] = hashed.digest.hexdigest()
 
 
 def _checked(room: Path, source: Path) -> dict[str, Any]:
@@ -221,8 +242,9 @@ def _checked(room: Path, source: Path) -> dict[str, Any]:
     if found != wanted:
         raise ValueError(f"files are missing or foreign: {', '.join(sorted(found ^ wanted)[:3])}")
     for name, digest in manifest["files"].items():
-        if hashlib.sha256((room / name).read_bytes()).hexdigest() != digest:
-            raise ValueError(f"{name} is damaged")
+        with open(room / name, "rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != digest:
+                raise ValueError(f"{name} is damaged")
     return manifest
 
 

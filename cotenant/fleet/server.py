@@ -188,6 +188,7 @@ class PrefectServer:
             "PREFECT_UI_API_URL": _url(port) if settings.server_host == HOST else "/api",
             # Runs, logs and artifacts would be kept for ever.
             "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
+            "PREFECT_SERVER_EVENTS_RETENTION_PERIOD": f"P{settings.events_kept_days}D",
             # In memory a lease is forgotten by a restart, and its slot stays taken for ever.
             "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
         }

@@ -43,21 +43,6 @@ class WorkerProcess:
         if self.process.is_alive():
             return
         ensure_queue(self.url, self.node)
-        env = prefect_env(self.home, self.url) | {
-            "COTENANT_NODE": self.node,
-            # A run that is put off by seconds would be taken again before its time.
-            "PREFECT_WORKER_PREFETCH_SECONDS": "0",
-            "PREFECT_WORKER_QUERY_SECONDS": "2",
-            # What a flow process does besides waiting while a window is counted: fewer wake-ups. The worker itself looks
-            # after lost runs, so nothing depends on frequent heartbeats; log lines reach the UI within this interval.
-            "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_S),
-            "PREFECT_LOGGING_TO_API_BATCH_INTERVAL": "20",
-            "PYTHONUNBUFFERED": "1",
-        }
-        if (auth := Settings.from_env(home=self.home).prefect_auth_string) is not None:
-            env["PREFECT_API_AUTH_STRING"] = auth
-        if self.root is not None:
-            env["COTENANT_ROOT"] = str(self.root)
         seen = self.process.log.stat().st_size if self.process.log.exists() else 0
         self.process.start(
             [
@@ -70,7 +55,7 @@ class WorkerProcess:
                 *("--work-queue", self.node, "--work-queue", SHARED_QUEUE),
                 *("--limit", str(FLOW_RUNS_AT_ONCE), "--install-policy", "never"),
             ],
-            env,
+            self.environment(),
             cwd=self.home,
         )
         end = time.monotonic() + within_s
@@ -82,6 +67,26 @@ class WorkerProcess:
                 why = f"it did not start within {within_s:g} s"
                 raise Refused("WORKER_FAILED", f"the worker of node {self.node}", why, f"see {self.process.log}")
             time.sleep(0.1)
+
+    def environment(self) -> dict[str, str]:
+        """Of the worker, and so of its flow runs."""
+        settings = Settings.from_env(home=self.home)
+        env = prefect_env(self.home, self.url) | {
+            "COTENANT_NODE": self.node,
+            # A run that is put off by seconds would be taken again before its time.
+            "PREFECT_WORKER_PREFETCH_SECONDS": "0",
+            "PREFECT_WORKER_QUERY_SECONDS": f"{settings.worker_query_s:g}",
+            # What a flow process does besides waiting while a window is counted: fewer wake-ups. The worker itself looks
+            # after lost runs, so nothing depends on frequent heartbeats; log lines reach the UI within this interval.
+            "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_S),
+            "PREFECT_LOGGING_TO_API_BATCH_INTERVAL": "20",
+            "PYTHONUNBUFFERED": "1",
+        }
+        if settings.prefect_auth_string is not None:
+            env["PREFECT_API_AUTH_STRING"] = settings.prefect_auth_string
+        if self.root is not None:
+            env["COTENANT_ROOT"] = str(self.root)
+        return env
 
     def stop(self) -> bool:
         return self.process.stop()

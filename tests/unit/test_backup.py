@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import sqlite3
 import tarfile
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -56,6 +58,29 @@ def test_a_home_in_use_comes_back_with_what_was_committed(home: Path, tmp_path: 
     assert (back / "reports" / "run-1.html").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b.tar.gz", "back", "home"], "nothing else is left"
     open_journal.close()
+
+
+def test_a_model_that_is_larger_than_memory_is_copied_in_pieces(home: Path, tmp_path: Path) -> None:
+    journal(home).close()
+    model = home / "nodes" / "local" / "modules" / "m" / "data" / "models" / "m.gguf"
+    model.parent.mkdir(parents=True)
+    size = 24 << 20
+    with open(model, "wb") as file:
+        file.write(b"GGUF")
+        file.truncate(size)
+    file, back = tmp_path / "b.tar.gz", tmp_path / "back"
+    tracemalloc.start()
+    try:
+        manifest = backup(home, file)
+        restore(file, back)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    name = model.relative_to(home).as_posix()
+    with open(back / name, "rb") as copied:
+        assert hashlib.file_digest(copied, "sha256").hexdigest() == manifest["files"][name]
+    assert (back / name).stat().st_size == size
+    assert peak < size / 2
 
 
 def test_a_home_that_has_something_is_left_as_it_is(home: Path, tmp_path: Path) -> None:

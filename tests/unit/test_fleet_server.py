@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from cotenant.fleet import server as server_module
 from cotenant.fleet.server import PrefectServer, is_healthy, listens
+from cotenant.fleet.worker_process import WorkerProcess
 from nodes.identity import own_id
 from policies.refusal import Refused
 
@@ -184,6 +188,32 @@ def test_one_that_never_answers_is_named_at_the_deadline(tmp_path: Path) -> None
         server.start(0.5)
     assert refusal.value.code == "SERVER_FAILED"
     assert "port" not in json.loads((tmp_path / "prefect" / "server.json").read_text())
+
+
+def test_prefect_is_told_how_long_events_are_kept_and_how_often_a_worker_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By our own settings: Prefect's variables are the user's, and are not passed on."""
+    from prefect.settings.models.server.events import ServerEventsSettings
+    from prefect.settings.models.worker import WorkerSettings
+
+    for name in ("PREFECT_EVENTS_RETENTION_PERIOD", "PREFECT_SERVER_EVENTS_RETENTION_PERIOD"):
+        monkeypatch.setenv(name, "P99D")
+    monkeypatch.setenv("PREFECT_WORKER_QUERY_SECONDS", "99")
+    told = tmp_path / "environ.json"
+    keeps = f"import json, os; json.dump(dict(os.environ), open({str(told)!r}, 'w'));" + HEALTHY
+
+    def heard() -> tuple[timedelta, float]:
+        with ended(PrefectServer(tmp_path, command=lambda port: command(keeps, port))) as server:
+            server.start(WITHIN_S)
+        worker = WorkerProcess(tmp_path, "local", "http://127.0.0.1:1/api").environment()
+        with patch.dict(os.environ, json.loads(told.read_text()) | worker, clear=True):
+            return ServerEventsSettings().retention_period, WorkerSettings().query_seconds
+
+    assert heard() == (timedelta(days=7), 2.0)
+    monkeypatch.setenv("COTENANT_EVENTS_KEPT_DAYS", "30")
+    monkeypatch.setenv("COTENANT_WORKER_QUERY_S", "10")
+    assert heard() == (timedelta(days=30), 10.0)
 
 
 def test_who_holds_a_port_is_read_from_the_process() -> None:
