@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -182,10 +183,11 @@ def _status(in_force: Settings) -> OperationResult:
     why = why_silent(in_force)
     errors: list[OperationError] = []
     up_command = start_command(in_force.home, "up")
+    logs = {log.node: log for log in read_all(in_force.home) if log.alive or log.living}
     if why is not None:
         what = f"Prefect server {url or ''}".strip()
-        errors.append(OperationError("SERVER_UNREACHABLE", what, why, start_server(in_force)))
-    logs = {log.node: log for log in read_all(in_force.home) if log.alive or log.living}
+        with_server = next((log for log in logs.values() if log.kind == "up" and log.alive), None)
+        errors.append(OperationError("SERVER_UNREACHABLE", what, why, _starts(with_server, start_server(in_force))))
     names = local_nodes(in_force.home) or [in_force.node]
     nodes: list[dict[str, Any]] = []
     for name in names:
@@ -194,7 +196,7 @@ def _status(in_force: Settings) -> OperationResult:
             row["status"] = Agent(in_force, name).ask("status", _timeout_s=10.0)
             row["agent"] = "running"
         except Unreachable as error:
-            errors.append(error.error)
+            errors.append(replace(error.error, remedy=_starts(logs.get(name), error.error.remedy)))
         log = logs.get(name)
         worker = noted(node_dir(in_force.home, name) / "worker.pid.json")
         if worker is not None and liveness(worker) != "gone":
@@ -205,7 +207,7 @@ def _status(in_force: Settings) -> OperationResult:
                     "WORKER_NOT_RUNNING",
                     f"worker of node {name}",
                     "it does not run, so no run can start on the node",
-                    up_command,
+                    _starts(log, up_command),
                 )
             )
         row["looked_after_by"] = None if log is None or not log.alive else {"how": log.kind, "pid": log.supervisor.pid}
@@ -218,6 +220,17 @@ def _status(in_force: Settings) -> OperationResult:
         "nodes": nodes,
     }
     return OperationResult(data, exit_code=Exit.UNREACHABLE if errors else Exit.DONE, errors=errors, view=_status_view)
+
+
+def _starts(log: UpLog | None, command: str) -> str:
+    """What brings a piece up: the command, or who is about to start it (again)."""
+    if log is None or not log.alive:
+        return command
+    return f"wait a moment, then cotenant status: {_looks_after(log.kind)} (pid {log.supervisor.pid}) starts it"
+
+
+def _looks_after(kind: str) -> str:
+    return f"`cotenant {'up' if kind == 'up' else 'node run'}`"
 
 
 def _store_words(in_force: Settings) -> str:
@@ -251,9 +264,7 @@ def _status_view(data: dict[str, Any]) -> Iterator[RenderableType]:
     )
     for row in data["nodes"]:
         by = row["looked_after_by"]
-        how = (
-            f", looked after by `cotenant {'up' if by['how'] == 'up' else 'node run'}` (pid {by['pid']})" if by else ""
-        )
+        how = f", looked after by {_looks_after(by['how'])} (pid {by['pid']})" if by else ""
         yield ""
         yield f"node {row['node']}: agent {row['agent']}, worker {row['worker']}{how}"
         if row["status"] is not None:

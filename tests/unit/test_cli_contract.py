@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -222,6 +223,17 @@ def test_status_answers_in_part_and_says_what_does_not_run(cli: Cli) -> None:
     assert {error["code"] for error in said.json["errors"]} == {"SERVER_UNREACHABLE", "AGENT_UNREACHABLE"}
     assert said.json["data"]["server"]["state"] == "not running"
     assert {error["remedy"] for error in said.json["errors"]} == {"cotenant up"}
+
+
+def test_status_while_up_still_starts_says_who_starts_it_and_not_to_start_it_again(cli: Cli, home: Path) -> None:
+    from cotenant.cli.uplog import UpLog
+    from nodes.identity import own_id
+
+    UpLog.at(home, "local", "up", own_id()).write()
+    said = cli("status", "--json")
+    assert said.code == 3
+    remedies = {error["remedy"] for error in said.json["errors"]}
+    assert remedies == {f"wait a moment, then cotenant status: `cotenant up` (pid {os.getpid()}) starts it"}
 
 
 ASKS_A_NODE = [
