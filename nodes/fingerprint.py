@@ -26,11 +26,45 @@ INTERPRETERS = (
     "lua", "php",
 )  # fmt: skip
 PYTHONS, SHELLS = ("python", "pypy"), ("bash", "sh", "dash", "zsh", "ksh")
+# What may follow Python's version in the name of another build of it: python3.13t, python3.12-dbg, python3.7m.
+BUILDS = ("", "t", "d", "td", "m", "dm", "-dbg")
 # Options after which the code stands in the arguments themselves, or is a module that the interpreter finds.
 PYTHON_INLINE = re.compile(r"-[bBdEiIOPqsSuvx]*[cm].*")
 SHELL_INLINE = re.compile(r"-[A-Za-z]*c")
-INLINE = re.compile(r"-[ailnpwW0]*[eE]|--eval(=.*)?|--print")
-PYTHON_TAKES = ("-W", "-X", "--check-hash-based-pycs")
+OTHER_INLINE = re.compile(r"-[ailnpwW0]*[eE]|--eval(=.*)?|--print")
+INLINE = {
+    **dict.fromkeys(PYTHONS, PYTHON_INLINE),
+    **dict.fromkeys(SHELLS, SHELL_INLINE),
+    "java": re.compile(r"-m|--module(=.*)?"),
+    "lua": re.compile(r"(?!)"),
+}
+# Options whose value is the next argument: what follows them is not the script. An option too few leaves a script unknown, one too
+# many would leave it unseen.
+_PYTHON_TAKES = ("-W", "-X", "--check-hash-based-pycs")
+_SHELL_TAKES = ("-o", "-O", "+o", "+O", "--rcfile", "--init-file")
+TAKES = {
+    **dict.fromkeys(PYTHONS, _PYTHON_TAKES),
+    **dict.fromkeys(SHELLS, _SHELL_TAKES),
+    "node": (
+        "-r", "--require", "--import", "--loader", "--experimental-loader", "--env-file", "--env-file-if-exists", "-C",
+        "--conditions", "--title", "--watch-path",
+    ),
+    "deno": ("-c", "--config", "--import", "--import-map", "--preload", "--cert", "--location", "--seed"),
+    "bun": ("-r", "--preload", "--require", "--import", "--env-file", "--cwd", "--tsconfig-override", "--conditions"),
+    "ruby": ("-r", "-I", "-E", "-C", "-X"),
+    "perl": ("-I",),
+    "java": (
+        "-cp", "-classpath", "--class-path", "-p", "--module-path", "--upgrade-module-path", "--add-modules", "--add-opens",
+        "--add-exports", "--add-reads", "--enable-native-access",
+    ),
+    "julia": (
+        "-L", "--load", "-J", "--sysimage", "-p", "--procs", "-t", "--threads", "-C", "--cpu-target", "-H", "--home",
+        "--machine-file", "--startup-file",
+    ),
+    "lua": ("-l", "-e"),
+    "php": ("-c", "-d", "-z", "-S", "-t"),
+}  # fmt: skip
+SUBCOMMANDS = {"deno": ("run", "serve", "test"), "bun": ("run", "test")}
 STANDARD_INPUT = "-"
 CHUNK_BYTES = 1 << 16
 DIGESTS_KEPT = 64
@@ -46,7 +80,8 @@ def _interpreter(exe: str) -> str | None:
         (
             known
             for known in INTERPRETERS
-            if name == known or (name.startswith(known) and name[len(known) :].strip("0123456789.") == "")
+            if name.startswith(known)
+            and name[len(known) :].lstrip("0123456789.") in (BUILDS if known in PYTHONS else ("",))
         ),
         None,
     )
@@ -140,6 +175,11 @@ def unbound_code(processes: Sequence[Mapping[str, Any]]) -> list[str]:
                 f"process {pid} runs {what}, so what it runs cannot be told and no certificate can name it: "
                 "start it with its script's whole path"
             )
+        elif script is None and kind == "java":
+            found.append(
+                f"process {pid} runs a class of its class path: a certificate names the interpreter and the arguments, not the files "
+                "of the class path; measure anew when those change"
+            )
         elif script is None and not inline and kind in PYTHONS and any(map(PYTHON_INLINE.fullmatch, (argv or ())[1:])):
             inline = True
             found.append(
@@ -185,8 +225,8 @@ def _script(process: Mapping[str, Any], exe: str | None, argv: Sequence[str] | N
     at = None if kind is None else _stands_in(process["pid"])
     if kind is None or argv is None or at is None:
         return None  # of a process whose place cannot be read its executable cannot be either
-    inline = PYTHON_INLINE if kind in PYTHONS else SHELL_INLINE if kind in SHELLS else INLINE
-    bare: str | None = None
+    inline = INLINE.get(kind, OTHER_INLINE)
+    takes, option = TAKES.get(kind, ()), ("-", "+") if kind in SHELLS else "-"
     value = False
     for argument in argv[1:]:
         if value:
@@ -195,18 +235,17 @@ def _script(process: Mapping[str, Any], exe: str | None, argv: Sequence[str] | N
             return _Script(STANDARD_INPUT, None)
         elif kind == "R" and argument.startswith("--file="):
             return _found(*at, argument.removeprefix("--file=")) or _Script(argument, None)
-        elif argument.startswith("-"):
-            if kind not in ("java", "lua") and inline.fullmatch(argument):
+        elif argument in takes:
+            value = True
+        elif argument.startswith(option):
+            if inline.fullmatch(argument):
                 return None
-            value = kind in PYTHONS and argument in PYTHON_TAKES
-        else:
+        elif argument not in SUBCOMMANDS.get(kind, ()):
+            # What follows are the script's own arguments, which may name files too.
             script = _found(*at, argument)
-            if script is not None:
-                return script
-            bare = bare or argument
-            if kind in PYTHONS:
-                break  # what follows are the script's own arguments
-    return None if bare is None else _Script(bare, None)
+            is_class = script is None and kind == "java" and "-jar" not in argv  # which it finds by itself
+            return None if is_class else script or _Script(argument, None)
+    return None
 
 
 def _found(root: str, cwd: str, argument: str) -> _Script | None:

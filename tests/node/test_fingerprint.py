@@ -204,3 +204,65 @@ def test_options_of_an_interpreter_are_not_its_script(tmp_path: Path, start: Sta
     assert one(module).script is None
     (why,) = unbound_code([module, module])
     assert "-m" in why
+
+
+@pytest.mark.parametrize(
+    ("exe", "argv"),
+    [
+        ("node", ["--import", "./other", "./script", "data"]),
+        ("node", ["-r", "./other", "./script"]),
+        ("node22", ["--env-file", "other", "script"]),
+        ("deno", ["run", "--config", "other", "script"]),
+        ("bun", ["run", "--preload", "./other", "script"]),
+        ("php", ["-c", "other", "script", "data"]),
+        ("ruby", ["-E", "UTF-8", "-r", "./other", "script"]),
+        ("julia", ["--sysimage", "other", "-L", "other", "script"]),
+        ("bash", ["--rcfile", "other", "script"]),
+        ("java", ["-cp", "other", "-jar", "script", "data"]),
+        ("python3.13t", ["-u", "script", "other"]),
+        ("python3.12-dbg", ["script"]),
+        ("python3.7m", ["script"]),
+    ],
+    ids=lambda each: each if isinstance(each, str) else " ".join(each),
+)
+def test_the_script_is_what_is_run_and_not_a_file_that_an_option_names(
+    tmp_path: Path, start: Start, exe: str, argv: list[str]
+) -> None:
+    """Else the certificate would name that file, and hold when the program itself is another."""
+    for name in ("script", "other", "data"):
+        (tmp_path / name).write_text(name)
+    process = start(shutil.which("sleep") or "/bin/sleep", "600", cwd=tmp_path)
+    program = one(process | {"exe": f"/usr/bin/{exe}", "argv": [exe, *argv]})
+    assert (program.script, program.script_sha256) == (str(tmp_path / "script"), sha256(b"script"))
+
+
+def test_a_class_of_a_class_path_is_no_script_and_the_plan_says_so(tmp_path: Path, start: Start) -> None:
+    for name in ("app.jar", "server.properties"):
+        (tmp_path / name).touch()
+    process = start(shutil.which("sleep") or "/bin/sleep", "600", cwd=tmp_path) | {"exe": "/usr/bin/java"}
+    argv = ["java", "-Xmx1g", "-cp", "app.jar", "com.example.Main", "server.properties"]
+    assert one(process | {"argv": argv}).script is None
+    (why,) = unbound_code([process | {"argv": argv}])
+    assert "class path" in why
+
+
+@pytest.mark.parametrize(
+    ("exe", "argv"),
+    [
+        ("java", ["-jar", "gone/it", "{data}"]),
+        ("node", ["gone/it", "{data}"]),
+        ("bash", ["-x", "+e", "gone/it", "{data}"]),
+        ("perl", ["-w", "gone/it", "{data}"]),
+        ("bun", ["run", "gone/it", "{data}"]),
+    ],
+    ids=lambda each: each if isinstance(each, str) else " ".join(each),
+)
+def test_a_file_that_a_script_is_given_is_not_taken_for_the_script(
+    tmp_path: Path, start: Start, exe: str, argv: list[str]
+) -> None:
+    """The program has changed its working directory, so the script itself is not found any more."""
+    data = tmp_path / "app.conf"
+    data.touch()
+    process = start(shutil.which("sleep") or "/bin/sleep", "600", cwd=tmp_path) | {"exe": f"/usr/bin/{exe}"}
+    program = one(process | {"argv": [exe, *(each.format(data=data) for each in argv)]})
+    assert (program.script, program.script_sha256) == ("gone/it", None)
