@@ -87,8 +87,8 @@ class BatchWork:
         Raises:
             Refused: JOB_UNKNOWN, also where the agent means another job by its number.
         """
-        told = self.ask(verb, job=chunk.job, **params)
-        if told.get("key") not in (None, job_key(self.batch, chunk.number)):
+        told, ours = self.ask(verb, job=chunk.job, **params), job_key(self.batch, chunk.number)
+        if told.get("key", ours) != ours:
             raise Refused(
                 "JOB_UNKNOWN", f"job {chunk.job}", "it is another job: the agent lost its journal", "cotenant job list"
             )

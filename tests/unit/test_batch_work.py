@@ -25,7 +25,7 @@ class Agent:
     """Knows jobs by number and key, as an agent does; ``answered`` are the prompts that a job answers before it ends."""
 
     def __init__(self, outcome: str = "done", reason: str = "") -> None:
-        self.jobs: dict[int, tuple[str, list[str]]] = {}
+        self.jobs: dict[int, tuple[str | None, list[str]]] = {}
         self.outcome, self.reason = outcome, reason
         self.answered: int | None = None
         self.cancelled: list[int] = []
@@ -278,12 +278,18 @@ def test_an_agent_that_goes_on_failing_is_lost_and_what_it_refuses_is_refused(tm
         go_on(work)
 
 
-@pytest.mark.parametrize("other", [{}, {1: ("another/0", ["0", "1", "2"])}])
+@pytest.mark.parametrize(
+    "other",
+    [{}, {1: ("another/0", ["0", "1", "2"])}, {1: (None, ["0", "1", "2"])}],
+    ids=["none", "a batch's", "an owner's"],
+)
 @pytest.mark.parametrize("lost_at", ["job_events", "job_show"])
 def test_an_agent_that_loses_its_journal_under_a_job_gets_the_open_prompts_as_a_new_one(
-    tmp_path: Path, lost_at: str, other: dict[int, tuple[str, list[str]]]
+    tmp_path: Path, lost_at: str, other: dict[int, tuple[str | None, list[str]]]
 ) -> None:
-    """The other job of our number may be another batch's, with answers to prompts of the same numbers."""
+    """The other job of our number may be another batch's, or one that its owner submitted without a key, with answers to prompts of
+    the same numbers.
+    """
     url, agent = batch_of(tmp_path, 3), Agent()
     agent.answered = 1
 
