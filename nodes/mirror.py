@@ -36,7 +36,8 @@ LONGEST_PAUSE_S = 60.0
 BATCH = 500
 # A server keeps events in memory before its database has them, and drops them where that is away. So what was sent is looked up,
 # and sent again where it is not there after this long, or the server went away this soon after it was sent; whoever gets an event
-# twice can tell by its id. What never comes (older than the server keeps) is given up after some times.
+# twice can tell by its id. What never comes (older than the server keeps) is given up after some times. The mark that the next
+# process begins at follows what was seen there.
 SETTLES_S = 60.0
 LOOK_UP_EVERY_S = 10.0
 LOOK_UP_IDS = 50
@@ -127,7 +128,7 @@ class Mirror:
 
     Args:
         send: takes node and entries; raises where the server did not take them.
-        mark: file that keeps how far events were sent.
+        mark: file that keeps how far events were sent, and seen to stay where they are looked up.
         look_up: which of some events the server has; raises where it is away. None: what it took is not looked up.
     """
 
@@ -279,7 +280,7 @@ class Mirror:
             some = ids if len(ids) <= LOOK_UP_IDS else [*ids[:: -(-len(ids) // (LOOK_UP_IDS - 1))], ids[-1]]
             self._unsettled.append(_Sent(monotonic_s(), self._sent, tuple(some)))
         self._sent = int(entries[-1]["seq"])
-        self._write_mark(self._sent)
+        self._write_mark()
         return len(entries) == BATCH
 
     def _look_after(self) -> None:
@@ -298,8 +299,9 @@ class Mirror:
             if not kept.issuperset(each.ids):
                 if now_s - each.at_s > SETTLES_S:
                     self._did_not_come(each)
-                return
+                break
             self._unsettled.popleft()
+        self._write_mark()
 
     def _did_not_come(self, sent: _Sent) -> None:
         mark, times = self._again
@@ -320,9 +322,9 @@ class Mirror:
 
     def _go_back(self, mark: int) -> None:
         self._sent = mark
-        self._write_mark(mark)
         while self._unsettled and self._unsettled[-1].before >= mark:
             self._unsettled.pop()
+        self._write_mark()
 
     def _read_mark(self) -> int:
         """0 where nothing readable is kept: events are sent again rather than left out."""
@@ -331,9 +333,11 @@ class Mirror:
         except (OSError, ValueError, KeyError, TypeError, OverflowError):
             return 0
 
-    def _write_mark(self, sent: int) -> None:
+    def _write_mark(self) -> None:
+        """Where the next process begins: at what nobody has seen on the server yet, which may be lost with it and with us."""
         if self.mark is None:
             return
+        sent = self._unsettled[0].before if self._unsettled else self._sent
         self.mark.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         draft = self.mark.with_suffix(".new")
         draft.write_text(json.dumps({"sent": sent}))
