@@ -77,13 +77,15 @@ class InForceCertificates:
         lapsed: dict[str, str] = {}
         prints: dict[str, Fingerprint | None] = {}
         section = self.agent.section
-        unsettled = next(iter(self.agent.unsettled), None)
+        unkept = [f"how run {run} ended" for run in self.agent.unsettled] + [
+            f"what run {run} measured" for run in self.agent.runs.unkept
+        ]
         for each, revoked in self._kept:
             rule = each.rule
             if rule not in wanted or revoked is not None:
                 continue
-            if unsettled is not None:
-                lapsed[rule] = f"how run {unsettled} ended cannot be kept yet, and it may speak against it"
+            if unkept:
+                lapsed[rule] = f"{unkept[0]} cannot be kept yet, and it may speak against it"
                 continue
             # Most of the kept ones expired long ago: of those nothing needs to be looked at.
             seen = max(now, self.agent.certificates.ages.seen(each.certificate))

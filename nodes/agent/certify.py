@@ -201,7 +201,8 @@ class Certifier:
                 about="later",
             ) from None
         if child.returncode != 0:
-            raise _refused(run, f"its verdict could not be recomputed: {err.decode(errors='replace').strip()[-300:]}")
+            why = f"its verdict could not be recomputed: {err.decode(errors='replace').strip()[-300:]}"
+            raise _refused(run, why, "offer it again", about="later")
         answer: dict[str, Any] = json.loads(out)
         return answer
 

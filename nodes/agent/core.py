@@ -160,7 +160,10 @@ class Agent:
         for attempt in self.jobs.adopt():
             self.journal.write("AGENT_ADOPTED", {"attempt": attempt.attempt_id, "job": attempt.job_id})
         self.observer.phases.remember_latencies()
-        self.runs.interrupt_stale()
+        try:
+            self.runs.interrupt_stale()
+        except sqlite3.Error as error:
+            log.error("runs that nobody drives any more cannot be ended, the next start tries it again: %s", error)
         for run in self.runs.left_open():
             self.settle(run)
         self.journal.write("AGENT_STARTED", {"pid": os.getpid(), "section_version": self.section_version})
@@ -199,10 +202,14 @@ class Agent:
         """What is left to do for a run that nobody drives any more: its feed ends, and harm that it showed ends it and takes back
         what it must. What cannot be kept now is tried again on every tick.
         """
+        if self.runs.active is not None and self.runs.active.run == run:
+            self.unsettled.discard(run)  # somebody went on with it
+            return
         said = run in self.unsettled
         self.unsettled.add(run)
         try:
             self.under_test.end_feed(run)
+            self.runs.keep_unkept(run)
             self.runs.end_with_harm(run)
             kept = self.journal.run(run)
             if kept is not None and kept["state"] == "ended":

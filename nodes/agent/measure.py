@@ -8,7 +8,6 @@ import sqlite3
 from typing import TYPE_CHECKING, Any
 
 from nodes.agent.block import BlockRunner
-from nodes.agent.runs import ActiveRun
 from nodes.clock import monotonic_s, utc_iso
 from nodes.identity import ProcessId, liveness
 from policies.certificate import Fingerprint, other_program
@@ -31,9 +30,8 @@ HELD_WITHIN_S = 150.0
 SKIPPED_AT_MOST = 3
 # A process that comes beside the program for so long is no other program; one that stays is.
 OTHER_PROGRAM_FOR_S = 30.0
-# A journal that takes nothing (a full disk) is asked again so often, and for so long.
+# A journal that takes nothing (a full disk) is asked again so often.
 KEEP_AGAIN_S = 2.0
-KEEP_BLOCK_FOR_S = 3600.0
 
 
 class Measurer:
@@ -183,7 +181,7 @@ class Measurer:
                 # the same process as another program (it may replace itself), or one that cannot be told any more
                 facts = {"state": "left_out", "reason": "program_restarted", "reason_detail": "; ".join(changed)}
                 row = row.model_copy(update=facts)
-            await self._keep(active, row)
+            await self._keep(row)
             code = {"counted": "RUN_BLOCK", "left_out": "RUN_BLOCK_LEFT_OUT", "cut": "RUN_BLOCK_CUT"}[row.state]
             agent.journal.write(
                 code,
@@ -205,21 +203,22 @@ class Measurer:
             if agent.runs.active is not active:
                 agent.settle(active.run)
 
-    async def _keep(self, active: ActiveRun, row: BlockRow) -> None:
+    async def _keep(self, row: BlockRow) -> None:
         """Into the journal, as soon as it takes it: a block that shows harm must not be lost to a disk that is full for a while."""
-        until_s = monotonic_s() + KEEP_BLOCK_FOR_S
-        said = False
+        runs, said = self.agent.runs, False
         while True:
             try:
-                self.agent.runs.keep_block(active, row)
+                runs.keep_block(row)
                 return
+            except sqlite3.IntegrityError:
+                raise  # its number has a row already: no later try can keep it
             except sqlite3.Error as error:
-                if monotonic_s() >= until_s:
-                    raise
                 if not said:
-                    log.error("block %d of run %s cannot be kept yet: %s", row.number, active.run, error)
+                    log.error("block %d of run %s cannot be kept yet: %s", row.number, row.run, error)
                 said = True
             await asyncio.sleep(KEEP_AGAIN_S)
+            if runs.unkept.get(row.run) is not row:
+                return  # whoever ended the run, or went on with it, has kept it
 
     def look(self, run: str, look: dict[str, Any]) -> dict[str, Any]:
         self.agent.runs.need_active(run)

@@ -7,6 +7,7 @@ section, program, work and agent.
 
 from __future__ import annotations
 
+import sqlite3
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, get_args
@@ -49,7 +50,7 @@ class Now:
 class ActiveRun:
     """The run that has the lock. ``part`` is what the work under test may do; ``ending`` is set to stop what is going on.
     ``left``: the conditions as the last block left them and its last arm, so that no death falls between two blocks.
-    ``stays_held``, ``stays_lowered``: as in ``RunView``. ``unkept``: a measured block that the journal could not take yet.
+    ``stays_held``, ``stays_lowered``: as in ``RunView``.
     """
 
     run: str
@@ -60,7 +61,6 @@ class ActiveRun:
     resting: bool = False
     now: Now = field(default_factory=Now)
     measuring: int | None = None
-    unkept: BlockRow | None = None
     left: tuple[Conditions, Arm] | None = None
     stays_held: frozenset[str] = frozenset()
     stays_lowered: frozenset[str] = frozenset()
@@ -95,6 +95,8 @@ class Runs:
         self.journal = journal
         self.active: ActiveRun | None = None
         self.reserved: Reservation | None = None
+        # By run: its measured block that the journal could not take yet, whoever drives it by now.
+        self.unkept: dict[str, BlockRow] = {}
         self._newest_at: datetime | None = None
 
     # -- the lock ---------------------------------------------------------------------------------------------------
@@ -321,6 +323,7 @@ class Runs:
 
     def close_started_blocks(self, run: str) -> None:
         """A block that was begun and has no row (the agent died in it) becomes a row that says it was cut."""
+        self.keep_unkept(run)
         begun = (self.journal.run(run) or {}).get("begun")
         if begun is None or any(row.number == begun["number"] for row in self.blocks(run)):
             return
@@ -335,11 +338,22 @@ class Runs:
         self.journal.put_block(run, row.number, row.model_dump())
         self.journal.write("RUN_BLOCK_CUT", {"run": run, "block": row.number, "detail": row.reason_detail})
 
-    def keep_block(self, active: ActiveRun, row: BlockRow) -> None:
+    def keep_block(self, row: BlockRow) -> None:
         """Raises ``sqlite3.Error`` where the journal cannot take it now; it is ``unkept`` until it did."""
-        active.unkept = row
-        self.journal.put_block(active.run, row.number, row.model_dump())
-        active.unkept = None
+        self.unkept[row.run] = row
+        self.keep_unkept(row.run)
+
+    def keep_unkept(self, run: str) -> None:
+        """Raises ``sqlite3.Error`` as ``keep_block`` does; ``sqlite3.IntegrityError`` where a row of that number is there already."""
+        row = self.unkept.get(run)
+        if row is None:
+            return
+        try:
+            self.journal.put_block(run, row.number, row.model_dump())
+        except sqlite3.IntegrityError:
+            del self.unkept[run]
+            raise
+        del self.unkept[run]
 
     def end(self, run: str, ending: str, reason: str | None, verdict: dict[str, Any] | None) -> dict[str, Any]:
         """Close the record and free the lock; ending a run that has ended changes nothing."""
@@ -350,8 +364,7 @@ class Runs:
         active = self.active if self.active is not None and self.active.run == run else None
         if active is not None:
             active.ending = ending
-            if active.unkept is not None:
-                self.keep_block(active, active.unkept)  # it may show harm: nothing ends without it
+        self.keep_unkept(run)  # it may show harm: nothing ends without it
         if active is None or active.measuring is None:
             self.close_started_blocks(run)
         record = self.record(run)

@@ -12,15 +12,16 @@ import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from freezegun import freeze_time
 
-from nodes.agent import certificate_ages
+from nodes.agent import certificate_ages, measure
 from nodes.agent.certificate_ages import CertificateAges
 from nodes.agent.certify import Certifier
 from nodes.agent.core import Agent
+from nodes.agent.measure import Measurer
 from nodes.agent.plan import Planner
 from nodes.clock import boottime_s, utc_iso, utc_now
 from nodes.identity import identify, own_id
@@ -238,6 +239,94 @@ def test_what_harm_takes_back_is_tried_again_until_it_is_kept(node: Node, monkey
         assert (found, "how run bad ended cannot be kept yet" in lapsed["stepper"]) == ((), True)
     node.agent.tick()
     assert [row["validity"]["state"] for row in node.listed()] == ["revoked"]
+
+
+@pytest.mark.parametrize("ended", ["by nobody", "by its owner"])
+def test_while_a_block_cannot_be_kept_nothing_is_certified_and_the_harm_in_it_takes_back_what_it_must(
+    node: Node, monkeypatch: pytest.MonkeyPatch, ended: str
+) -> None:
+    """The disk is full, and the flow is killed or its owner ends the run meanwhile."""
+    node.run("high", duty=0.3, dose=0.3)
+    node.offer("high")
+    asked = RunSpec.model_validate(node.rig.spec(duty=0.2))
+    facts = asyncio.run(node.planner.facts(asked, None)) | {"reviewed_by": "test", "flow_run_id": None}
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    holder = identify(child.pid)
+    assert holder is not None
+    node.agent.runs.begin("bad", asked, holder, facts)
+    died = BlockRow(
+        run="bad", number=1, order=coin(asked.seed, 1), state="left_out", reason="program_died", reason_arm="on"
+    )
+
+    class Block:
+        def __init__(self, *_: Any) -> None:
+            pass
+
+        async def measure(self) -> BlockRow:
+            return died
+
+    monkeypatch.setattr(measure, "BlockRunner", Block)
+    monkeypatch.setattr(measure, "KEEP_AGAIN_S", 0.05)
+    in_force = node.agent.governing.certificates
+
+    async def measured() -> None:
+        peer = cast(Any, SimpleNamespace(gone=asyncio.Event()))
+        with monkeypatch.context() as full:
+            full.setattr(node.agent.journal, "put_block", _full)
+            block = asyncio.create_task(Measurer(node.agent, node.planner).block("bad", 1, died.order, peer))
+            await asyncio.sleep(0.2)
+            child.kill()
+            child.wait(30)
+            if ended == "by nobody":
+                node.agent.tick()
+                assert node.agent.runs.active is None
+            found, lapsed = in_force.now(["stepper"])
+            assert (found, "what run bad measured cannot be kept yet" in lapsed["stepper"]) == ((), True)
+        if ended == "by its owner":
+            node.certifier.end("bad", "aborted", "enough of it", None)
+        await asyncio.wait_for(block, 30)
+
+    asyncio.run(measured())
+    assert node.agent.runs.record("bad")["ending"] == "harm_suspected"
+    assert [row["validity"]["state"] for row in node.listed()] == ["revoked"]
+
+
+def test_an_agent_starts_on_a_full_disk_with_a_run_that_nobody_came_back_to(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = RunSpec.model_validate(node.rig.spec(duty=0.2))
+    facts = asyncio.run(node.planner.facts(asked, None)) | {"reviewed_by": "test", "flow_run_id": None}
+    node.agent.runs.begin("old", asked, own_id(), facts)
+    node.agent.runs.change("old", driven_at=utc_iso(utc_now() - timedelta(days=2)))
+    node.agent.runs.active = None  # of an agent that has just begun
+    with monkeypatch.context() as full:
+        full.setattr(node.agent.journal, "put_run", _full)
+        node.agent.start()
+        node.agent.tick()
+    assert node.agent.runs.record("old")["state"] == "open"
+    node.agent.start()
+    assert node.agent.runs.record("old")["ending"] == "interrupted"
+
+
+def test_a_run_that_somebody_goes_on_with_keeps_its_feed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left of the block that its earlier process drove ends a moment later."""
+    asked = RunSpec.model_validate(node.rig.spec(duty=0.2))
+    facts = asyncio.run(node.planner.facts(asked, None)) | {"reviewed_by": "test", "flow_run_id": None}
+    ended: list[str] = []
+    monkeypatch.setattr(node.agent.under_test, "end_feed", ended.append)
+    node.agent.runs.begin("r1", asked, own_id(), facts)
+    node.agent.settle("r1")
+    assert (ended, node.agent.unsettled) == ([], set())
+
+
+def test_a_pass_whose_verdict_crashed_certifies_when_offered_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where memory was short for a moment: it says nothing of what was measured."""
+    node.run("r1")
+    with monkeypatch.context() as short:
+        short.setattr(sys, "executable", "/bin/false")
+        assert "could not be recomputed" in node.refused("r1")
+    assert node.agent.runs.record("r1")["certificate_refused_for"] == "later"
+    assert node.offer("r1")["run"] == "r1"
 
 
 def _full(*_: Any, **__: Any) -> None:

@@ -102,15 +102,30 @@ def test_a_run_whose_end_cannot_be_kept_is_not_let_go(runs: Runs, monkeypatch: p
 
 def test_no_run_ends_without_a_block_that_could_not_be_kept_yet(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     record = left(runs)
-    runs.active = active = ActiveRun("r", RunSpec.model_validate(record["spec"]), own_id(), measuring=1)
+    runs.active = ActiveRun("r", RunSpec.model_validate(record["spec"]), own_id(), measuring=1)
     died = BlockRow(run="r", number=1, order=coin(7, 1), state="left_out", reason="program_died", reason_arm="on")
     with monkeypatch.context() as full:
         full.setattr(runs.journal, "put_block", _full)
         with pytest.raises(sqlite3.OperationalError):
-            runs.keep_block(active, died)
+            runs.keep_block(died)
         with pytest.raises(sqlite3.OperationalError):
             runs.end("r", "aborted", None, None)
     assert runs.end("r", "aborted", None, None)["ending"] == "harm_suspected"
+
+
+def test_whoever_goes_on_with_a_run_keeps_the_block_that_could_not_be_kept_yet(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its flow was killed while the disk was full: the harm that it saw is no block that was cut."""
+    left(runs, begun={"number": 1, "order": coin(7, 1)})
+    died = BlockRow(run="r", number=1, order=coin(7, 1), state="left_out", reason="program_died", reason_arm="on")
+    with monkeypatch.context() as full:
+        full.setattr(runs.journal, "put_block", _full)
+        with pytest.raises(sqlite3.OperationalError):
+            runs.keep_block(died)
+    runs.close_started_blocks("r")
+    assert [row.reason for row in runs.blocks("r")] == ["program_died"]
+    assert runs.unkept == {}
 
 
 def _full(*_: Any) -> None:

@@ -165,8 +165,8 @@ CERTIFICATES = [
     Mutant(
         "a script that is not there is no script",
         "nodes/fingerprint.py",
-        "return None if bare is None else _Script(bare, None)",
-        "return None",
+        "return None if is_class else script or _Script(argument, None)",
+        "return script",
         ("tests/node/test_fingerprint.py",),
     ),
     Mutant(
@@ -179,9 +179,30 @@ CERTIFICATES = [
     Mutant(
         "a run ends without the block that the disk did not take",
         "nodes/agent/runs.py",
-        "if active.unkept is not None:",
-        "if False:",
+        "self.keep_unkept(run)  # it may show harm",
+        "pass  # it may show harm",
         ("tests/node/test_runs_left_open.py",),
+    ),
+    Mutant(
+        "a block that is not kept yet certifies",
+        "nodes/agent/certificates.py",
+        "for run in self.agent.runs.unkept",
+        "for run in ()",
+        ("tests/node/test_agent_certificates.py",),
+    ),
+    Mutant(
+        "who goes on with a run writes a block off that the disk did not take",
+        "nodes/agent/runs.py",
+        'it was cut."""\n        self.keep_unkept(run)\n',
+        'it was cut."""\n',
+        ("tests/node/test_runs_left_open.py",),
+    ),
+    Mutant(
+        "a file that an option names is the script",
+        "nodes/fingerprint.py",
+        "elif argument in takes:",
+        "elif False:",
+        ("tests/node/test_fingerprint.py",),
     ),
     Mutant(
         "a revocation that is not kept is forgotten",
