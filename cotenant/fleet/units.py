@@ -27,8 +27,10 @@ SYSTEM_HARDENING = (
     "ProtectKernelTunables=no",  # cgroups and priorities of fleet work are written
     "ProtectClock=yes",
     "ProtectHostname=yes",
-    "RestrictRealtime=yes",
 )
+NO_REAL_TIME = "RestrictRealtime=yes"
+# For the thread of the agent that stops fleet work. Its runners give it up; as root they could take it, so there nobody may.
+REAL_TIME = ("RestrictRealtime=no", "LimitRTPRIO=1")
 
 
 _PLAIN = re.compile(r"[\w@+=:,./-]+", re.ASCII)
@@ -96,6 +98,7 @@ def _agent(install: Install) -> str:
             "Restart=always",
             "RestartSec=1",
             *(["OOMScoreAdjust=-800"] if install.system else []),
+            *((REAL_TIME if install.user not in ("root", "0") else [NO_REAL_TIME]) if install.system else []),
             # where the owners' socket is: the kernel tells the agent who asks, so any account may knock
             *(["RuntimeDirectory=cotenant", "RuntimeDirectoryMode=0755"] if install.owners else []),
         ],
@@ -152,6 +155,7 @@ def _fleet(install: Install) -> str:
             "RestartSec=10",
             "Nice=5",
             "OOMScoreAdjust=300",
+            *([NO_REAL_TIME] if install.system else []),
         ],
         install,
     )

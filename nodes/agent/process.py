@@ -16,7 +16,7 @@ from pathlib import Path
 from nodes import patience
 from nodes.agent.core import Agent
 from nodes.agent.lean import give_back_memory
-from nodes.agent.prompt import ask_for_short_turns
+from nodes.agent.prompt import ask_for_short_turns, ask_to_come_first
 from nodes.agent.verbs import Verbs
 from nodes.client import node_dir, socket_path
 from nodes.clock import monotonic_s
@@ -115,7 +115,7 @@ async def run(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     agent.start()
-    if agent.at_once.look_out(lambda: ask_for_short_turns(LOOKOUT_SLICE_NS)):
+    if agent.at_once.look_out(lambda: ask_to_come_first() or ask_for_short_turns(LOOKOUT_SLICE_NS)):
         sys.setswitchinterval(SWITCH_S)
     loop.add_reader(agent.hub.fileno(), agent.on_source_event)
     verbs = Verbs(agent)

@@ -6,6 +6,10 @@ later; elsewhere nothing changes. What the agent starts does not inherit it.
 
 Measured with a process that is woken by inotify and then works for 4 ms, two cores shared with twenty others: wake to four
 runners stopped 4.1 ms without and 3.1 ms with it (median of 240 each).
+
+A thread whose work is a few tenths of a millisecond, now and then, asks to come first: real-time priority, where the system allows
+it (root, ``CAP_SYS_NICE``, ``LimitRTPRIO``). With a short slice it is let in when it wakes, but has used the slice up about when it
+sends its signals, and each of those wakes somebody who may then come before it.
 """
 
 from __future__ import annotations
@@ -14,12 +18,14 @@ import ctypes
 import os
 import platform
 
-__all__ = ["ask_for_short_turns"]
+__all__ = ["ask_for_short_turns", "ask_to_come_first"]
 
 SLICE_NS = 100_000  # the shortest that the kernel grants
 _SETATTR = {"x86_64": 314, "aarch64": 274}
 _SCHED_OTHER = 0
 _RESET_ON_FORK = 0x01
+# The lowest there is: before all that have none, behind every other.
+_PRIORITY = 1
 
 
 class _SchedAttr(ctypes.Structure):
@@ -55,3 +61,12 @@ def ask_for_short_turns(slice_ns: int = SLICE_NS) -> bool:
         return bool(ctypes.CDLL(None, use_errno=True).syscall(number, 0, ctypes.byref(attr), 0) == 0)
     except (OSError, AttributeError):
         return False
+
+
+def ask_to_come_first() -> bool:
+    """For the calling thread, whose work must be short: it runs before all that have no real-time priority. Whether it may."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(_PRIORITY))
+    except (OSError, AttributeError):
+        return False
+    return True

@@ -136,6 +136,8 @@ def become_runner(told: dict[str, Any], outputs: list[int], parent: int, go: int
     except OSError:
         pass
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # the agent may be allowed it for its own thread; fleet work that took it would run before the owner's program
+    resource.setrlimit(resource.RLIMIT_RTPRIO, (0, 0))
     os.umask(0o077)
     os.chdir(told["cwd"])
     if told.get("start_stopped"):

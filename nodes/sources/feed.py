@@ -82,7 +82,11 @@ class Progress:
             values = [item.value for item in found if isinstance(item, Counter)]
             self.track.add_counter(arrival_s, values, written_s=written_s)
             return
-        stamps = [item.time_s for item in found if not isinstance(item, Counter) and item.time_s is not None]
+        stamps = (
+            [item.time_s for item in found if not isinstance(item, Counter) and item.time_s is not None]
+            if self.meaning.stamped
+            else []
+        )
         self.track.add_stamped(arrival_s, wall_s, stamps, written_s=written_s)
         self.track.add_events(arrival_s, len(found) - len(stamps), written_s=written_s)
 

@@ -2,7 +2,8 @@
 
 The thread blocks in ``read``. At each return it first calls ``seen`` (what stops fleet work when a phase begins: ``reflex.py``),
 and only then hands the events to the loop, whose descriptor becomes readable. So between a program's write and the
-signals stand one wake-up and a few system calls, whatever the loop does: a tick, a meter's driver, a slow disk.
+signals stand one wake-up and a few system calls, whatever the loop does: a tick, a meter's driver, a slow disk. Where something was
+done the loop hears of it a moment later: what is left to do is accounting, and the cores are wanted by the program whose phase begins.
 
 A source that floods makes it rest, as the hub does: reads that led to nothing cost a share of an allowance, and without any left
 each is followed by a pause in which the kernel collects events. None is lost by that.
@@ -31,7 +32,9 @@ log = logging.getLogger(__name__)
 # Reads that led to nothing, a second in the long run and at once; the pause after one beyond them.
 IDLE_READS_PER_S = 25.0
 IDLE_READS_AT_ONCE = 50.0
-REST_S = 0.02
+REST_S = 0.03
+# From an act to the loop's hearing of it.
+AFTERWARDS_S = 0.003
 READ_BYTES = 16 * 1024
 STACK_BYTES = 256 * 1024
 IN_DELETE_SELF = 0x400
@@ -119,6 +122,8 @@ class Lookout:
                 if not failed:
                     log.exception("what cannot wait was left to the loop")
                 failed = True
+            if useful:
+                time.sleep(AFTERWARDS_S)
             self._read.append(events)
             os.eventfd_write(self._ready, 1)
             if not useful:

@@ -79,6 +79,18 @@ def test_the_agent_comes_first_keeps_its_work_and_is_the_last_to_go() -> None:
     assert 'COTENANT_HOME=/srv/co tenant/100%%"' in agent
 
 
+def test_only_an_agent_whose_runners_could_not_take_it_may_come_first() -> None:
+    def of(name: str, user: str | None) -> set[str]:
+        return {
+            line for line in made(user=user)[name].splitlines() if line.startswith(("RestrictRealtime", "LimitRTPRIO"))
+        }
+
+    assert of(AGENT, "cotenant") == {"RestrictRealtime=no", "LimitRTPRIO=1"}
+    assert of(AGENT, "root") == {"RestrictRealtime=yes"}, "what root runs may take what it likes"
+    assert of(FLEET, "cotenant") == of(FLEET, "root") == {"RestrictRealtime=yes"}
+    assert of(AGENT, None) == of(FLEET, None) == set(), "a user's manager cannot give it"
+
+
 def test_the_owners_are_named_to_the_agent_and_their_helper_asks_where_it_listens() -> None:
     install = asked(user="cotenant", owners=("me", "you"))
     agent = units(install)[AGENT].splitlines()

@@ -53,6 +53,19 @@ def test_the_fast_way_through_many_records_agrees_with_the_slow_one() -> None:
     assert slow.skipped.no_json == 2
 
 
+def test_after_many_events_what_is_no_event_is_read_as_ever() -> None:
+    """A file of events alone is parsed without a look at each line first; what comes then is not counted as one."""
+    meaning = JsonlProgressMeaning("step_done")
+    event = line(event="step_done", step=1)
+    assert len(meaning.read_all([event] * 20)) == 20
+    assert (
+        len(meaning.read_all([event, line(event="other", of="step_done"), line(x=1), line(event=["step_done"])])) == 1
+    )
+    assert len(meaning.read_all([event] * 20)) == 20
+    assert len(meaning.read_all([event, b"junk", b'["step_done"]', b'{"cut": tru}', event])) == 2
+    assert meaning.skipped.as_dict() == {"no_json": 1, "no_object": 1}
+
+
 def test_what_cannot_be_read_is_counted_by_reason() -> None:
     meaning = JsonlProgressMeaning("step_done")
     for bad in (b"{", b"nonsense", b'{"event":"\xff\xfe"}', b"[]", b"1", b"null"):
@@ -155,6 +168,27 @@ def test_many_phase_lines_agree_with_one_by_one() -> None:
     assert one.skipped.no_json == 1
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b'{"event":"begin"}',
+        b'{"event":"\\u0065nd"}',
+        b"junk",
+        b"{",
+        b"}",
+        b'{"a":1}\n{"event":"begin"}',
+        line(x="begin"),
+    ],
+)
+@pytest.mark.parametrize("at", [0, 10, 20])
+def test_one_odd_line_among_many_is_read_as_it_is_alone(odd: bytes, at: int) -> None:
+    records = [line(event="step", step=number) for number in range(20)]
+    records.insert(at, odd)
+    one, many = EventPhaseMeaning("begin", "end"), EventPhaseMeaning("begin", "end")
+    assert many.read_all(records) == [change for record in records if (change := one.read(record)) is not None]
+    assert many.skipped == one.skipped
+
+
 @given(record=st.binary(max_size=300))
 @settings(deadline=None)
 def test_no_bytes_raise(record: bytes) -> None:
@@ -183,6 +217,7 @@ def test_any_json_reads_the_same_one_by_one_and_all_together(objects: list[objec
     ):
         expected = [found for record in records if (found := one.read(record)) is not None]
         assert many.read_all(records) == expected
+        assert many.read_all(records * 10) == expected * 10
 
 
 @pytest.mark.parametrize(
