@@ -97,6 +97,8 @@ def _detached(in_force: Settings, node: str) -> OperationResult:
 
     checked_name(node)
     log_file = in_force.logs / f"up-{node}.log"
+    words = f"starting node {node}; the first start, or a busy machine, takes minutes. What it does: {log_file}"
+    print(words, file=sys.stderr, flush=True)
     log_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with log_file.open("ab") as log:
         process = subprocess.Popen(

@@ -12,6 +12,7 @@ import pytest
 import typer
 
 from cotenant.cli.main import app
+from cotenant.settings import ENV_PREFIX, Settings
 from policies.harness.honesty import rare_harm_share
 from policies.manifest import parse_manifest
 from policies.section import models, parse_section
@@ -178,6 +179,13 @@ def test_every_relative_link_leads_somewhere(path: Path) -> None:
             continue
         assert target.exists(), f"{_page(path)}: {link}"
         assert not anchor or anchor in _anchors(target), f"{_page(path)}: {link}"
+
+
+def test_every_variable_of_ours_that_is_named_is_read() -> None:
+    ours = {ENV_PREFIX + name.upper() for name in Settings.model_fields} | {"COTENANT_BENCH_STORE"}
+    for path in PAGES:
+        named = set(re.findall(r"\bCOTENANT_[A-Z_]+", path.read_text(encoding="utf-8")))
+        assert named <= ours, f"{_page(path)}: {sorted(named - ours)}"
 
 
 def test_every_make_target_that_is_named_exists() -> None:
