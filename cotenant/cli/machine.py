@@ -261,6 +261,7 @@ def _status_view(data: dict[str, Any]) -> Iterator[RenderableType]:
         [
             ("home", data["home"]),
             ("server", f"{server['state']}, {server['url'] or 'no address yet'}"),
+            ("UI", server["url"].removesuffix("/api") if server["url"] else None),
             ("store", f"{data['store']['state']}, {data['store']['url']}"),
         ]
     )

@@ -225,6 +225,11 @@ def test_status_answers_in_part_and_says_what_does_not_run(cli: Cli) -> None:
     assert {error["remedy"] for error in said.json["errors"]} == {"cotenant up"}
 
 
+def test_status_shows_the_address_that_a_browser_wants(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COTENANT_PREFECT_API_URL", "http://127.0.0.1:9/api")
+    assert re.search(r"^UI +http://127\.0\.0\.1:9$", cli("status").out, re.MULTILINE)
+
+
 def test_status_while_up_still_starts_says_who_starts_it_and_not_to_start_it_again(cli: Cli, home: Path) -> None:
     from cotenant.cli.uplog import UpLog
     from nodes.identity import own_id
