@@ -168,16 +168,25 @@ class Link:
         """
         self.lowest_number = max(self.lowest_number, number + 1)
         timeout_s = self.spec.block_s + BLOCK_SLACK_S
-        try:
-            return dict(self.agent.call("run_block", _timeout_s=timeout_s, run=self.run, number=number, order=order))
-        except AgentUnreachable:
-            pass
-        except Refused as refusal:
-            if refusal.code != "RUN_NOT_HELD" and refusal.code not in PASSING:
-                raise
-        record = self.begin()["run"]
-        rows: list[dict[str, Any]] = record["blocks"]
-        return next((row for row in rows if row["number"] == number), None)
+        while True:
+            try:
+                return dict(
+                    self.agent.call("run_block", _timeout_s=timeout_s, run=self.run, number=number, order=order)
+                )
+            except AgentUnreachable:
+                pass
+            except Refused as refusal:
+                if refusal.code != "RUN_NOT_HELD" and refusal.code not in PASSING:
+                    raise
+            try:
+                rows: list[dict[str, Any]] = self.begin()["run"]["blocks"]
+            except Refused as refusal:
+                if refusal.data.get("block") != number:
+                    raise
+                # the agent lives and is at it still, as where steps are long or its disk is full: the block is joined
+                self.sleep(self.patience.first_s)
+            else:
+                return next((row for row in rows if row["number"] == number), None)
 
     def _held(self, verb: str, timeout_s: float, **params: Any) -> Any:
         """A verb that needs the run lock and may be asked again: an agent that restarted gets the run back first."""

@@ -172,8 +172,9 @@ class Runs:
                 "RUN_LOCKED", f"run {run}", f"process {self.active.holder.pid} drives it already", "let that one go on"
             )
         if self.active is not None and self.active.measuring is not None:
+            number = self.active.measuring
             raise Refused(
-                "RUN_LOCKED", f"run {run}", f"its block {self.active.measuring} is being measured", "wait for it"
+                "RUN_LOCKED", f"run {run}", f"its block {number} is being measured", "wait for it", {"block": number}
             )
         old = self.journal.run(run)
         if old is None:

@@ -15,6 +15,7 @@ from nodes.journal import Journal
 from policies.harness.rows import BlockRow
 from policies.harness.schedule import coin
 from policies.harness.spec import RunSpec
+from policies.refusal import Refused
 
 LONG_AGO = "2026-01-01T00:00:00+00:00"
 
@@ -111,6 +112,16 @@ def test_no_run_ends_without_a_block_that_could_not_be_kept_yet(runs: Runs, monk
         with pytest.raises(sqlite3.OperationalError):
             runs.end("r", "aborted", None, None)
     assert runs.end("r", "aborted", None, None)["ending"] == "harm_suspected"
+
+
+def test_a_run_whose_block_is_being_measured_says_which(runs: Runs) -> None:
+    """Its process asks again where it waited too long for the answer, and then joins that block."""
+    record = left(runs)
+    spec = RunSpec.model_validate(record["spec"])
+    runs.active = ActiveRun("r", spec, own_id(), measuring=4)
+    with pytest.raises(Refused) as refused:
+        runs.begin("r", spec, own_id(), {})
+    assert (refused.value.code, refused.value.data) == ("RUN_LOCKED", {"block": 4})
 
 
 def test_whoever_goes_on_with_a_run_keeps_the_block_that_could_not_be_kept_yet(
