@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
@@ -126,7 +127,10 @@ class JobQueue:
         changed = [note for note in notes if self._is_news(note)]
         if not changed:
             return
-        self.registry.note_waiting((note.job.job, note.code, note.reason, note.remedy) for note in changed)
+        try:
+            self.registry.note_waiting((note.job.job, note.code, note.reason, note.remedy) for note in changed)
+        except sqlite3.Error:
+            return  # a full disk: the next look tells it, and what else is to be done now must not wait for that
         by_reason: dict[tuple[str, str], list[int]] = {}
         for note in changed:
             by_reason.setdefault((note.code, note.reason), []).append(note.job.job)

@@ -209,10 +209,13 @@ class JobManager(Hands):
         )
         try:
             self.registry.add_attempt(row_of(attempt, module.bundle))
-        except sqlite3.Error:
+        except sqlite3.Error as error:
             if attempt.group is not None:
                 attempt.group.remove()
-            raise
+            self._retry_at[job.job] = self._clock() + START_RETRY_S
+            raise Refused(
+                "JOB_START_FAILED", f"job {job_id}", str(error), "free space under the node's home"
+            ) from error
         self._live[attempt.attempt_id] = attempt
         try:
             prepare(

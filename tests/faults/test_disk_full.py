@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from nodes.client import node_dir
+from nodes.jobs.manager import SILENCE_S
 from policies.refusal import Refused
 from tests.faults.beside import Beside
 from tests.node.agent_rig import wait_for
@@ -105,3 +107,21 @@ def test_work_is_held_and_goes_on_without_room_and_a_result_is_recorded_when_the
     assert lost, "that something could not be written is said once it can be"
     assert node.timeline("PROTECTION_PHASE_ON"), "and what comes then is journaled"
     assert not list((node_dir(node.home, "local") / "jobs").glob(f"{attempt}*"))
+
+
+def test_a_job_that_waits_without_room_keeps_no_other_from_being_looked_after(node: Beside) -> None:
+    """Its start cannot be recorded, nor why it waits: the launcher of one that runs must hear from the agent all the same."""
+    node.begin(["freeze_ok"], {"do": "work"})
+    node.say("busy")
+    node.is_held()
+    waits = node.client.call("job_submit", module="stranger", stage=None, payload={"do": "work"})["job"]
+    filler = Filler(node.home)
+    node.say("idle")
+    node.goes_on()
+    until_s = time.monotonic() + 1.5 * SILENCE_S
+    while time.monotonic() < until_s:
+        filler.fill()
+        assert node.still(lambda: not node.stopped())
+    filler.close()
+    node.until(waits, "running")
+    assert not [entry for entry in node.timeline("PROTECTION_PAUSE") if entry["data"].get("cause") == "agent silent"]

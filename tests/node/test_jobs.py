@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from nodes.jobs import JobManager
+from nodes.jobs.jobqueue import Note
 from nodes.jobs.registry import Registry
 from nodes.meters.cpu import CpuMeter
 from policies.refusal import Refused
@@ -218,6 +219,30 @@ def test_no_process_exists_that_is_not_in_the_registry(tmp_path: Path, monkeypat
     assert rig.seen() == [], "the runner never ran"
     assert carriers(attempt.attempt_id) == []
     assert rig.jobs.job(job.job).state == "waiting"
+    rig.close()
+
+
+def test_a_job_whose_start_cannot_be_recorded_waits_and_is_tried_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refused, as whatever else keeps a job from starting: a full disk must not end the look at the others."""
+    rig = Rig.with_foreign(tmp_path, COOPERATIVE)
+    job = rig.jobs.submit("stranger", "act", {"do": "work"})
+
+    def full(*_: object, **__: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.jobs.registry, "add_attempt", full)
+        patch.setattr(rig.jobs.registry, "note_waiting", full)
+        with pytest.raises(Refused, match="full"):
+            rig.jobs.start(job.job)
+        assert (rig.jobs.attempts(), rig.jobs.waiting()) == ([], []), "not at every look"
+        rig.jobs.note_waiting([Note(job, "JOB_START_FAILED", "the disk is full")])
+    assert [kept.job for kept, _ in rig.jobs.backing_off()] == [job.job]
+    assert rig.jobs.job(job.job).code == "JOB_QUEUED"
+    rig.jobs.note_waiting([Note(job, "JOB_START_FAILED", "the disk is full")])
+    assert rig.jobs.job(job.job).code == "JOB_START_FAILED"
     rig.close()
 
 
