@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,7 +66,7 @@ class UnderTest:
 
     def why_not_running(self, run: ActiveRun) -> str:
         view = run.view()
-        for job in self._agent.jobs.waiting():
+        for job in self._agent.jobs.registry.waiting():
             if view.tests(self._agent.units.of_job(job)):
                 return job.reason or "it waits"
         return "none of it is queued" if not self.attempts(run) else "it has not written its first phase"
@@ -79,16 +81,18 @@ class UnderTest:
         if any(a.feed_of == run.run and a.state != "stopping" for a in self._agent.jobs.attempts()):
             self._agent.evaluate("tick")
             return
-        if not any(job.feed_of == run.run for job in self._agent.jobs.waiting()):
+        # Also one that waits to be tried again: else each tick would queue another.
+        if not any(job.feed_of == run.run for job in self._agent.jobs.registry.waiting()):
             module, stage, payload = feed_payload(self._agent.modules, str(run.spec.feed))
-            self._agent.jobs.submit(module, stage, payload, feed_of=run.run)
+            with contextlib.suppress(sqlite3.Error):  # a full disk: asked again on the next tick
+                self._agent.jobs.submit(module, stage, payload, feed_of=run.run)
         self._agent.evaluate("tick")
 
     def end_feed(self, run: str) -> None:
         for attempt in self._agent.jobs.attempts():
             if attempt.feed_of == run and attempt.state != "stopping":
                 self._agent.jobs.stop(attempt.attempt_id, "the run it fed has ended", requeue=False, fault=False)
-        for job in self._agent.jobs.waiting():
+        for job in self._agent.jobs.registry.waiting():
             if job.feed_of == run:
                 self._agent.jobs.cancel(job.job)
 

@@ -319,6 +319,43 @@ def test_a_run_that_somebody_goes_on_with_keeps_its_feed(node: Node, monkeypatch
     assert (ended, node.agent.unsettled) == ([], set())
 
 
+def test_the_feed_of_a_run_that_a_full_disk_does_not_take_fails_no_tick(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ticks that fail judge no rule; the feed is asked for again."""
+    asked = RunSpec.model_validate(node.rig.spec(duty=0.2, feed="llmserve/selftest"))
+    facts = asyncio.run(node.planner.facts(asked, None)) | {"reviewed_by": "test", "flow_run_id": None}
+    node.agent.runs.begin("r1", asked, own_id(), facts)
+    active = node.agent.runs.active
+    assert active is not None
+    active.part = "grant"
+    with monkeypatch.context() as full:
+        full.setattr(node.agent.jobs.registry, "add_job", _full)
+        before_s = node.agent.ticked_s
+        node.agent.tick()
+    assert node.agent.ticked_s > before_s
+
+
+def test_a_feed_that_waits_to_be_tried_again_is_no_second_one_and_ends_with_its_run(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A feed whose runner fails at once: it must not be queued anew at every tick, nor wait for ever when its run has ended."""
+    asked = RunSpec.model_validate(node.rig.spec(duty=0.2))
+    facts = asyncio.run(node.planner.facts(asked, None)) | {"reviewed_by": "test", "flow_run_id": None}
+    node.agent.runs.begin("r1", asked, own_id(), facts)
+    monkeypatch.setattr(node.agent, "evaluate", lambda how: None)
+    active = node.agent.runs.active
+    assert active is not None
+    jobs = node.agent.jobs
+    node.agent.under_test.feed(active)
+    (feed,) = jobs.registry.open_jobs()
+    jobs._retry_at[feed.job] = node.agent.now_s() + 300.0
+    node.agent.under_test.feed(active)
+    assert [job.job for job in jobs.registry.open_jobs()] == [feed.job]
+    node.agent.under_test.end_feed("r1")
+    assert jobs.registry.open_jobs() == []
+
+
 def test_a_pass_whose_verdict_crashed_certifies_when_offered_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where memory was short for a moment: it says nothing of what was measured."""
     node.run("r1")
