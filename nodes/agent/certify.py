@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nodes.agent.revoking import settle
 from nodes.clock import utc_now
 from policies.certificate import (
     Certificate,
@@ -54,7 +55,7 @@ class Certifier:
         # An agent that died between a run's end and its revocations does them now: no flow may ever ask again.
         for record in agent.journal.runs():
             if record["state"] == "ended":
-                agent.settle(record["run"])
+                settle(agent, record["run"])
 
     # -- endings ----------------------------------------------------------------------------------------------------
 
@@ -70,7 +71,7 @@ class Certifier:
         else:
             agent.evaluate("tick")
         agent.pulse()
-        agent.settle(run)
+        settle(agent, run)
         return record
 
     # -- certificates -----------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from nodes.agent.gpus import Gpus
 from nodes.agent.harm import FleetNow
 from nodes.agent.memory_claims import MemoryClaims
 from nodes.agent.observe import Observer
-from nodes.agent.revoking import revoke
+from nodes.agent.revoking import settle
 from nodes.agent.runs import ActiveRun, Runs
 from nodes.agent.sections import Scope, Sections
 from nodes.agent.under_test import UnderTest
@@ -165,7 +165,7 @@ class Agent:
         except sqlite3.Error as error:
             log.error("runs that nobody drives any more cannot be ended, the next start tries it again: %s", error)
         for run in self.runs.left_open():
-            self.settle(run)
+            settle(self, run)
         self.journal.write("AGENT_STARTED", {"pid": os.getpid(), "section_version": self.section_version})
 
     def tick(self) -> None:
@@ -175,7 +175,7 @@ class Agent:
         if gone is not None and gone.measuring is None:  # else its block is cut first
             self.unsettled.add(gone.run)
         for run in tuple(self.unsettled):
-            self.settle(run)
+            settle(self, run)
         active = self.runs.active
         if active is not None and active.resting:
             # A self-cost run's OFF window: everything but the progress source rests.
@@ -197,30 +197,6 @@ class Agent:
         self.at_once.prepare()
         self.ticked_s = now_s
         self.pulse()
-
-    def settle(self, run: str) -> None:
-        """What is left to do for a run that nobody drives any more: its feed ends, and harm that it showed ends it and takes back
-        what it must. What cannot be kept now is tried again on every tick.
-        """
-        if self.runs.active is not None and self.runs.active.run == run:
-            self.unsettled.discard(run)  # somebody went on with it
-            return
-        said = run in self.unsettled
-        self.unsettled.add(run)
-        try:
-            self.under_test.end_feed(run)
-            self.runs.keep_unkept(run)
-            self.runs.end_with_harm(run)
-            kept = self.journal.run(run)
-            if kept is not None and kept["state"] == "ended":
-                revoke(self, self.runs.record(run))
-        except sqlite3.Error as error:
-            if not said:
-                log.error("how run %s ended cannot be kept yet: %s", run, error)
-            return
-        except (ValueError, KeyError) as error:
-            log.error("run %s is of another version, what it says cannot be told: %s", run, error)
-        self.unsettled.discard(run)
 
     def _fleet_now(self) -> FleetNow:
         """Whether any fleet work ran since the last tick (one that is not seen held may run), and whether other work wants to.

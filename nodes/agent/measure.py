@@ -8,6 +8,7 @@ import sqlite3
 from typing import TYPE_CHECKING, Any
 
 from nodes.agent.block import BlockRunner
+from nodes.agent.revoking import settle
 from nodes.clock import monotonic_s, utc_iso
 from nodes.identity import ProcessId, liveness
 from policies.certificate import Fingerprint, other_program
@@ -201,7 +202,7 @@ class Measurer:
             active.measuring = None
             self._blocks.pop((active.run, number), None)
             if agent.runs.active is not active:
-                agent.settle(active.run)
+                settle(agent, active.run)
 
     async def _keep(self, row: BlockRow) -> None:
         """Into the journal, as soon as it takes it: a block that shows harm must not be lost to a disk that is full for a while."""

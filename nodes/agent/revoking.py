@@ -1,7 +1,9 @@
-"""What harm that a run showed takes back: the certificates for the same work at that duty or more."""
+"""What is left to do for a run that nobody drives any more: harm that it showed takes back certificates."""
 
 from __future__ import annotations
 
+import logging
+import sqlite3
 from typing import TYPE_CHECKING, Any
 
 from policies.certificate import comes_after, revocations
@@ -9,11 +11,41 @@ from policies.certificate import comes_after, revocations
 if TYPE_CHECKING:
     from nodes.agent.core import Agent
 
-__all__ = ["revoke"]
+__all__ = ["settle"]
+
+log = logging.getLogger(__name__)
 
 
-def revoke(agent: Agent, record: dict[str, Any]) -> None:
-    """Take back what this ended run (with its blocks) speaks against. Asked again it changes nothing; what was earned later stands."""
+def settle(agent: Agent, run: str) -> None:
+    """The run's feed ends; harm that it showed ends it and takes back what it must. What cannot be kept now stands in
+    ``agent.unsettled``: it is tried again on every tick.
+    """
+    if agent.runs.active is not None and agent.runs.active.run == run:
+        agent.unsettled.discard(run)  # somebody went on with it
+        return
+    said = run in agent.unsettled
+    agent.unsettled.add(run)
+    try:
+        agent.under_test.end_feed(run)
+        agent.runs.keep_unkept(run)
+        agent.runs.end_with_harm(run)
+        kept = agent.journal.run(run)
+        if kept is not None and kept["state"] == "ended":
+            _revoke(agent, agent.runs.record(run))
+    except sqlite3.Error as error:
+        if not said:
+            log.error("how run %s ended cannot be kept yet: %s", run, error)
+        return
+    except (ValueError, KeyError) as error:
+        log.error("run %s is of another version, what it says cannot be told: %s", run, error)
+    agent.unsettled.discard(run)
+
+
+def _revoke(agent: Agent, record: dict[str, Any]) -> None:
+    """Take back the certificates for the same work at that duty or more, which this ended run (with its blocks) speaks against.
+
+    Asked again it changes nothing; what was earned later stands.
+    """
     if record["spec"]["kind"] != "ab":
         return
     journal = agent.journal

@@ -18,7 +18,6 @@ from typing import Any
 
 from nodes.agent.certificates import KeptCertificates
 from nodes.agent.certify import Certifier
-from nodes.agent.core import Agent
 from nodes.agent.measure import Measurer
 from nodes.agent.runs import Runs
 from nodes.agent.verbs import Verbs
@@ -290,7 +289,6 @@ class _Agent:
         return None
 
     evaluate = tick = pulse = sources_keep_since = nothing
-    settle = Agent.settle
 
     def progress(self, rule: str) -> Any:
         return type("View", (), {"readable": True, "track": _Track()})
