@@ -23,6 +23,7 @@ from nodes.agent.certify import Certifier
 from nodes.agent.core import Agent
 from nodes.agent.measure import Measurer
 from nodes.agent.plan import Planner
+from nodes.agent.revoking import settle
 from nodes.clock import boottime_s, utc_iso, utc_now
 from nodes.identity import identify, own_id
 from policies.certificate import Certificate
@@ -315,7 +316,7 @@ def test_a_run_that_somebody_goes_on_with_keeps_its_feed(node: Node, monkeypatch
     ended: list[str] = []
     monkeypatch.setattr(node.agent.under_test, "end_feed", ended.append)
     node.agent.runs.begin("r1", asked, own_id(), facts)
-    node.agent.settle("r1")
+    settle(node.agent, "r1")
     assert (ended, node.agent.unsettled) == ([], set())
 
 
