@@ -75,7 +75,7 @@ def _told(folder: AttemptDir, name: str, attempt_id: str) -> ProcessId | None:
     told = read_document(folder.root / f"{name}.json")
     if told is None or told.get("attempt_id") != attempt_id:
         return None
-    return ProcessId.from_dict(told)
+    return ProcessId.told(told)
 
 
 def _duty(folder: AttemptDir, kept: float | None) -> float | None:

@@ -41,21 +41,27 @@ class ProcessTree:
     def _meet_runner(self) -> None:
         self._meet_keeper()
         told = read_document(self.folder.root / "runner.json")
-        if told is not None and told.get("attempt_id") == self.attempt_id:
-            self.runner = ProcessId.from_dict(told)
+        runner = ProcessId.told(told) if told is not None and told.get("attempt_id") == self.attempt_id else None
+        if told is not None and runner is not None:
+            self.runner = runner
             if told.get("cgroup") is None:
                 self.group = None  # it could not be moved into it
             # Documents written before it was known came without a nudge, and it may have read an older one already.
-            self.system.kill(self.runner.pid, self.runner.start_ticks, signal.SIGUSR1)
+            self.system.kill(runner.pid, runner.start_ticks, signal.SIGUSR1)
 
     def _meet_keeper(self) -> None:
         """By its own word, which is believed only of a child of the process that we started."""
         told = read_document(self.folder.root / "launcher.json")
         if self.keeper is not None or told is None or told.get("attempt_id") != self.attempt_id:
             return
-        found = ProcessId.from_dict(told)
-        proc = self.system.stat(found.pid)
-        if proc is not None and proc.start_ticks == found.start_ticks and self.launcher is not None:
+        found = ProcessId.told(told)
+        proc = self.system.stat(found.pid) if found is not None else None
+        if (
+            found is not None
+            and proc is not None
+            and proc.start_ticks == found.start_ticks
+            and self.launcher is not None
+        ):
             self.keeper = found if self.launcher.pid in (proc.ppid, proc.pid) else None
 
     def tree(self) -> list[Proc]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from nodes.agent.process import take_lock
+from nodes.jobs.adoption import _told
 from nodes.jobs.cgroup import Group, make_group, parents
 from policies.refusal import Refused
 from tests.node.jobs_rig import Rig, cpu_ticks, foreign, state_of, wait_for
@@ -264,6 +265,25 @@ def test_a_runner_that_names_a_stranger_as_itself_gets_no_signal_to_it(tmp_path:
     finally:
         stranger.kill()
         stranger.wait()
+    rig.close()
+
+
+@pytest.mark.parametrize("lacks", ["pid", "start_ticks", "boot_id"])
+def test_what_a_runner_damages_costs_no_tick_and_no_adoption(tmp_path: Path, lacks: str) -> None:
+    rig = rig_with(tmp_path, ["freeze_ok"], stop_grace_s="1")
+    attempt = rig.start({"do": "work"})
+    path = attempt.folder.root / "runner.json"
+    wait_for(path.exists)  # no tick has read it yet
+    whole = path.read_text()
+    path.write_text(json.dumps({key: value for key, value in json.loads(whole).items() if key != lacks}))
+    for _ in range(5):
+        rig.jobs.tick(time.monotonic())
+    assert attempt.runner is None
+    assert _told(attempt.folder, "runner", attempt.attempt_id) is None
+    path.write_text(whole)
+    rig.until(lambda: attempt.runner is not None)
+    rig.jobs.hold(attempt.attempt_id, "phase")
+    rig.until(lambda: attempt.hold_confirmed and state_of(json.loads(whole)["pid"]) == "T")
     rig.close()
 
 
