@@ -22,7 +22,7 @@ def governor_kept(state: GovernorState) -> dict[str, Any]:
 
 
 def governor_from(raw: Mapping[str, Any]) -> GovernorState:
-    """The state of ``governor_kept``. Raises ``ValueError``, ``TypeError`` or ``KeyError`` on anything else."""
+    """The state of ``governor_kept``. Raises ``ValueError``, ``TypeError``, ``KeyError`` or ``OverflowError`` on anything else."""
     if raw["name"] not in STATES:
         raise ValueError(f"no state {raw['name']!r}")
     return GovernorState(
@@ -53,7 +53,7 @@ def compliance_kept(state: ComplianceState) -> dict[str, Any]:
 
 
 def compliance_from(raw: Mapping[str, Any], now_s: float) -> ComplianceState:
-    """The state of ``compliance_kept``. Raises ``ValueError``, ``TypeError`` or ``KeyError`` on anything else."""
+    """The state of ``compliance_kept``. Raises ``ValueError``, ``TypeError``, ``KeyError`` or ``OverflowError`` on anything else."""
     records = {
         str(unit): Record(
             duty=float(row["duty"]),

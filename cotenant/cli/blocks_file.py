@@ -111,7 +111,11 @@ def _of_spec(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise _bad(f"{name}, spec, {where}", str(first["msg"])) from error
-    return {"margin": spec.margin, "n_max": spec.n_max, "first_look": spec.first_look}
+    try:
+        return {"margin": spec.margin, "n_max": spec.n_max, "first_look": spec.first_look}
+    except (ArithmeticError, ValueError) as error:
+        hours = f"max_hours {spec.max_hours:g} in blocks of {spec.block_s:g} s"
+        raise _bad(f"{name}, spec", f"{hours} is no number of blocks") from error
 
 
 def _arm(block: Mapping[str, Any], arm: str, where: str) -> float:

@@ -238,7 +238,7 @@ class Governing:
             now_s = self.now_s()
             self.state = restarted(governor_from(kept["governor"]), now_s)
             self.checked = compliance_from(kept["compliance"], now_s)
-        except (KeyError, TypeError, ValueError, AttributeError, sqlite3.Error) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError, sqlite3.Error) as error:
             log.warning("what the last agent left of the governor cannot be read (%s): it begins anew", error)
             self.state, self.checked = INITIAL, CLEAR
 

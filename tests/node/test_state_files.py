@@ -14,8 +14,12 @@ from pathlib import Path
 import pytest
 
 from nodes.agent.core import Agent
+from nodes.agent.governing import FACT
 from nodes.agent.process import take_lock
+from nodes.identity import boot_id
 from nodes.journal import Journal
+from policies.governor import INITIAL
+from policies.kept import governor_kept
 from tests.node.agent_rig import wait_for
 from tests.node.jobs_rig import state_of
 from tests.node.test_event_path import Node
@@ -58,6 +62,33 @@ def test_case_123_no_child_keeps_the_lock_of_an_agent_that_died(tmp_path: Path) 
         os.close(taken)
     finally:
         os.kill(child, signal.SIGKILL)
+
+
+def test_text_that_is_damaged_in_a_journal_sets_it_aside(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    journal = Journal(path)
+    journal.db.execute("INSERT INTO facts (name, value) VALUES ('x', CAST(x'80ff' AS TEXT))")
+    journal.close()
+    journal = Journal(path)
+    assert journal.set_aside is not None
+    assert journal.set_aside.exists()
+    assert journal.write("AGENT_STARTED") is not None
+    journal.close()
+
+
+@pytest.mark.parametrize("huge", [10**400, "many"])
+def test_what_the_last_agent_left_of_the_governor_and_cannot_be_is_not_gone_on_with(
+    tmp_path: Path, huge: object
+) -> None:
+    agent = Agent(tmp_path / "home", "local", tmp_path / "none")
+    kept = {"boot_id": boot_id(), "pace": 1.0, "governor": {**governor_kept(INITIAL), "budget": huge}, "compliance": {}}
+    agent.journal.set_fact(FACT, kept)
+    agent.journal.close()
+    agent.hub.close()
+    agent = Agent(tmp_path / "home", "local", tmp_path / "none")
+    assert agent.governing.state == INITIAL
+    agent.journal.close()
+    agent.hub.close()
 
 
 @pytest.mark.parametrize("content", [b"\0" * 1891, b"\0" * 65536, b"{}" * 3000, b""])

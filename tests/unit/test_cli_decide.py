@@ -184,3 +184,10 @@ def test_a_second_window_of_an_arm_is_not_taken_silently() -> None:
     line = "r,1,on_first,counted,,,on,1,2026-11-20T22:05:11+00:00,0,300,3000,10,0.1,300,,\n"
     with pytest.raises(Refused):
         read_blocks(f"{head}\n{line}{line}", "w.csv")
+
+
+@pytest.mark.parametrize("hours", ["Infinity", "NaN"])
+def test_a_run_without_a_number_of_blocks_is_refused_by_name(hours: str) -> None:
+    text = '{"spec": {"node": "n", "rule": "r", "max_hours": %s}, "blocks": []}' % hours  # noqa: UP031
+    with pytest.raises(Refused, match="no number of blocks"):
+        read_blocks(text, "run.json")

@@ -252,8 +252,8 @@ def test_a_restart_keeps_levels_baselines_and_the_bar_through_json() -> None:
     assert governor_from(kept) == replace(state, since_s=INITIAL.since_s)
     later = replace(state, ticks=7, last_tick_s=900.0, stretch_s=880.0)
     assert governor_kept(later) == governor_kept(state), "a tick on which nothing happened is not written"
-    for bad in ({}, {**kept, "name": "rich"}, {**kept, "budget": 7}):
-        with pytest.raises((KeyError, ValueError)):
+    for bad in ({}, {**kept, "name": "rich"}, {**kept, "budget": 7}, {**kept, "budget": 10**400}):
+        with pytest.raises((KeyError, ValueError, OverflowError)):
             governor_from(bad)
 
 

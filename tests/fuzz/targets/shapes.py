@@ -6,6 +6,7 @@ import contextlib
 import json
 import string
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,7 @@ def altered(draw: st.DrawFn, documents: list[Any]) -> str:
     for _ in range(draw(st.integers(0, 3))):
         *way, last = draw(st.sampled_from(_places(value))) or (None,)
         if last is None:
-            value = draw(_ODD)
+            value = deepcopy(draw(_ODD))
             continue
         inner = value
         for key in way:
@@ -122,7 +123,7 @@ def altered(draw: st.DrawFn, documents: list[Any]) -> str:
         if draw(st.booleans()) and isinstance(inner, dict):
             del inner[last]
         else:
-            inner[last] = draw(_ODD)
+            inner[last] = deepcopy(draw(_ODD))  # what is drawn is drawn again: put into itself it would have no end
     text = json.dumps(value)
     kind = draw(st.integers(0, 9))
     return draw(mutated([text])) if kind == 0 else "[" * 5000 + text if kind == 1 else text
