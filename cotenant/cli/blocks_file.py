@@ -148,6 +148,8 @@ def _optional_number(value: Any, where: str) -> float | None:
         raise _bad(where, f"{value!r} is no number")
     try:
         number = float(value)
+    except OverflowError:
+        raise _bad(where, "a whole number of hundreds of digits is no number to reckon with") from None
     except (TypeError, ValueError):
         raise _bad(where, f"{value!r} is no number") from None
     if not math.isfinite(number):
