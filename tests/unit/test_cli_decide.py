@@ -194,5 +194,5 @@ def test_a_run_without_a_number_of_blocks_is_refused_by_name(hours: str) -> None
 
 
 def test_a_rate_that_no_float_holds_is_refused_by_name() -> None:
-    with pytest.raises(Refused, match="block 2, OFF rate.*hundreds of digits"):
+    with pytest.raises(Refused, match=r"block 2, OFF rate.*hundreds of digits"):
         read_blocks(json.dumps([["on_first", 1.0, 1.0], ["off_first", 1.0, 10**400]]), "list.json")
