@@ -242,7 +242,9 @@ class JsonlProgressMeaning:
     def read_all(self, records: Sequence[bytes]) -> list[ProgressEvent | Counter]:
         """As ``read`` for each; lines that cannot hold the event are only looked at from outside."""
         events = self._count_plain(records) if self._dense else None
-        if events is None:
+        if events is not None:
+            self._dense = 2 * events > len(records)
+        else:
             some = [record for record in records if self._needle in record or not _looks_whole(record)]
             # where few lines tell of something else, looking at each before it is read costs more than it saves
             self._dense = self._is_plain and 2 * len(some) > len(records)
