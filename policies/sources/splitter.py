@@ -94,7 +94,7 @@ class LineSplitter:
             self.fault = encoding_fault(head[:4])
             self._head = None
             return b""
-        if len(head) < 3 and (_UTF8_BOM.startswith(head) or any(mark.startswith(head) for mark in _UTF16_BOMS)):
+        if any(mark.startswith(head) and mark != head for mark in (_UTF8_BOM, *_UTF16_BOMS, *_UTF32_BOMS)):
             self._head = head
             return b""
         self._head = None

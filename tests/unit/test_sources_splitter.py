@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from policies.sources.splitter import HOLE_BYTES, MAX_RECORD_BYTES, LineSplitter, encoding_fault
@@ -98,6 +98,15 @@ def test_case_057_utf16_with_its_mark_stops_the_splitter_with_a_fault() -> None:
     assert "UTF-16" in splitter.fault
 
 
+@pytest.mark.parametrize("mark", [b"\xff\xfe", b"\xfe\xff", b"\xff\xfe\0\0", b"\0\0\xfe\xff"])
+def test_case_057_a_mark_that_comes_in_pieces_is_a_mark(mark: bytes) -> None:
+    splitter = LineSplitter()
+    for byte in mark:
+        assert splitter.feed(bytes([byte])) == []
+    assert splitter.fault is not None
+    assert splitter.gaps == splitter.bad == 0
+
+
 def test_utf8_is_no_fault() -> None:
     assert encoding_fault(b'{"a"') is None
     assert encoding_fault("größe".encode()) is None
@@ -123,6 +132,8 @@ PIECES = st.lists(
 
 
 @given(data=PIECES, sizes=st.lists(st.integers(1, 700), min_size=1, max_size=20))
+@example(data=b"\0\0\xfe\xff", sizes=[1])
+@example(data=b"\0\0\xfe", sizes=[1])
 @settings(deadline=None)
 def test_where_the_bytes_are_cut_does_not_matter(data: bytes, sizes: list[int]) -> None:
     assert in_pieces(data, sizes) == all_at_once(data)
