@@ -32,14 +32,6 @@ class ProcessId:
             raise ValueError(f"no process: pid {pid!r}, start ticks {ticks!r}")
         return cls(pid, ticks, str(raw["boot_id"]))
 
-    @classmethod
-    def told(cls, raw: dict[str, Any]) -> ProcessId | None:
-        """As ``from_dict``; None on anything else: of a file that fleet work may have written to."""
-        try:
-            return cls.from_dict(raw)
-        except (KeyError, TypeError, ValueError):
-            return None
-
 
 Liveness = str  # "alive" | "gone" | "unknown"
 

@@ -7,14 +7,14 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from nodes.identity import ProcessId, boot_id
+from nodes.identity import boot_id
 from nodes.jobs.attempt import Attempt
 from nodes.jobs.cgroup import Group
 from nodes.jobs.guard import Guard
 from nodes.jobs.lowering import Lowering
 from nodes.jobs.proctree import Proc
 from nodes.jobs.registry import AttemptRow, Job
-from nodes.jobs.workdir import AttemptDir, read_document
+from nodes.jobs.workdir import AttemptDir, read_document, told_process
 from policies.jobs import Stop
 
 __all__ = ["carriers", "reopen", "revive", "sweep"]
@@ -23,6 +23,7 @@ __all__ = ["carriers", "reopen", "revive", "sweep"]
 def revive(row: AttemptRow, job: Job, jobs_dir: Path, guard: Guard, now: float) -> Attempt:
     """The attempt of a row, as far as rows and files tell; whether its processes live is not looked at."""
     folder = AttemptDir(jobs_dir / row.attempt)
+    named = told_process(folder.root, "runner", row.attempt)
     attempt = Attempt(
         attempt_id=row.attempt,
         number=row.number,
@@ -45,7 +46,7 @@ def revive(row: AttemptRow, job: Job, jobs_dir: Path, guard: Guard, now: float) 
         threads=_threads(folder),
         # a launcher that does not stand in its row was never given the word to start anything
         launcher=row.launcher,
-        runner=row.runner or _told(folder, "runner", row.attempt),
+        runner=row.runner or (named[0] if named is not None else None),
     )
     if row.launcher is not None and row.launcher.boot_id == boot_id():
         guard.register(row.attempt, row.launcher.pid, row.launcher.start_ticks)
@@ -69,13 +70,6 @@ def _group(row: AttemptRow) -> Group | None:
         return Group(row.cgroup, row.attempt)
     except ValueError:
         return None
-
-
-def _told(folder: AttemptDir, name: str, attempt_id: str) -> ProcessId | None:
-    told = read_document(folder.root / f"{name}.json")
-    if told is None or told.get("attempt_id") != attempt_id:
-        return None
-    return ProcessId.told(told)
 
 
 def _duty(folder: AttemptDir, kept: float | None) -> float | None:

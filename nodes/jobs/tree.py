@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from nodes.identity import ProcessId, liveness
 from nodes.jobs.cgroup import Group
 from nodes.jobs.proctree import STOPPED, Proc, System, signal_tree, walk
-from nodes.jobs.workdir import AttemptDir, read_document
+from nodes.jobs.workdir import AttemptDir, told_process
 
 __all__ = ["ProcessTree"]
 
@@ -40,29 +40,23 @@ class ProcessTree:
 
     def _meet_runner(self) -> None:
         self._meet_keeper()
-        told = read_document(self.folder.root / "runner.json")
-        runner = ProcessId.told(told) if told is not None and told.get("attempt_id") == self.attempt_id else None
-        if told is not None and runner is not None:
-            self.runner = runner
-            if told.get("cgroup") is None:
+        told = told_process(self.folder.root, "runner", self.attempt_id)
+        if told is not None:
+            self.runner, document = told
+            if document.get("cgroup") is None:
                 self.group = None  # it could not be moved into it
             # Documents written before it was known came without a nudge, and it may have read an older one already.
-            self.system.kill(runner.pid, runner.start_ticks, signal.SIGUSR1)
+            self.system.kill(self.runner.pid, self.runner.start_ticks, signal.SIGUSR1)
 
     def _meet_keeper(self) -> None:
         """By its own word, which is believed only of a child of the process that we started."""
-        told = read_document(self.folder.root / "launcher.json")
-        if self.keeper is not None or told is None or told.get("attempt_id") != self.attempt_id:
+        told = told_process(self.folder.root, "launcher", self.attempt_id) if self.keeper is None else None
+        if told is None or self.launcher is None:
             return
-        found = ProcessId.told(told)
-        proc = self.system.stat(found.pid) if found is not None else None
-        if (
-            found is not None
-            and proc is not None
-            and proc.start_ticks == found.start_ticks
-            and self.launcher is not None
-        ):
-            self.keeper = found if self.launcher.pid in (proc.ppid, proc.pid) else None
+        found, _ = told
+        proc = self.system.stat(found.pid)
+        if proc is not None and proc.start_ticks == found.start_ticks and self.launcher.pid in (proc.ppid, proc.pid):
+            self.keeper = found
 
     def tree(self) -> list[Proc]:
         """Launcher first, then all below it; after the launcher's death what is left of what was known."""

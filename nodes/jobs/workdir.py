@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
+from nodes.identity import ProcessId
 from nodes.jobs.clearing import remove_tree
 from nodes.jobs.runnerstart import fresh
 from policies.jobs import Failure, parse_failure
@@ -31,6 +32,7 @@ __all__ = [
     "read_document",
     "runner_environment",
     "spec_document",
+    "told_process",
     "write_document",
 ]
 
@@ -70,6 +72,20 @@ def write_document(path: Path, document: Mapping[str, Any], *, durable: bool = F
             os.fsync(folder)  # the new name, too
         finally:
             os.close(folder)
+
+
+def told_process(root: Path, name: str, attempt_id: str) -> tuple[ProcessId, dict[str, Any]] | None:
+    """The process that ``launcher.json`` or ``runner.json`` of this attempt names, and the document.
+
+    None where there is none, or it is of another attempt or damaged: fleet work may have written to it.
+    """
+    told = read_document(root / f"{name}.json")
+    if told is None or told.get("attempt_id") != attempt_id:
+        return None
+    try:
+        return ProcessId.from_dict(told), told
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def open_regular(path: Path) -> BinaryIO | None:

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from nodes.agent.process import take_lock
-from nodes.jobs.adoption import _told
 from nodes.jobs.cgroup import Group, make_group, parents
+from nodes.jobs.workdir import told_process
 from policies.refusal import Refused
 from tests.node.jobs_rig import Rig, cpu_ticks, foreign, state_of, wait_for
 from tests.node.test_launcher import StandIn
@@ -279,7 +279,7 @@ def test_what_a_runner_damages_costs_no_tick_and_no_adoption(tmp_path: Path, lac
     for _ in range(5):
         rig.jobs.tick(time.monotonic())
     assert attempt.runner is None
-    assert _told(attempt.folder, "runner", attempt.attempt_id) is None
+    assert told_process(attempt.folder.root, "runner", attempt.attempt_id) is None
     path.write_text(whole)
     rig.until(lambda: attempt.runner is not None)
     rig.jobs.hold(attempt.attempt_id, "phase")

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from cotenant.sdk.control import Control
 from nodes.doctor import _read_report
-from nodes.jobs.adoption import _duty, _threads, _told
-from nodes.jobs.workdir import AttemptDir, newest_lines
+from nodes.jobs.adoption import _duty, _threads
+from nodes.jobs.workdir import AttemptDir, newest_lines, told_process
 from nodes.rpc import Peer, RpcServer
 from policies.manifest import ManifestError, parse_manifest
 from tests.fuzz.targets.shapes import ROOT, Target, altered, json_values, mutated, scalars
@@ -192,7 +192,7 @@ def runner_documents() -> Iterator[Callable[[tuple[str, str]], None]]:
         duty, threads = _duty(attempt, None), _threads(attempt)
         assert duty is None or isinstance(duty, float)
         assert threads is None or isinstance(threads, int)
-        _told(attempt, "runner", "1-1-a")
+        told_process(attempt.root, "runner", "1-1-a")
         assert all(isinstance(line, str) for line in newest_lines(folder / "events"))
         _read_report(path.read_bytes(), 0, "")
         path.unlink()
