@@ -264,16 +264,6 @@ class Journal:
         self.db.close()
 
 
-def _read_newest(db: sqlite3.Connection, table: str) -> None:
-    try:
-        db.execute(f"SELECT * FROM {table} ORDER BY rowid DESC LIMIT 1").fetchall()
-    except (sqlite3.OperationalError, UnicodeDecodeError) as error:
-        # Python's own words, for which it takes the kind of error that a full disk has
-        if isinstance(error, UnicodeDecodeError) or str(error).startswith("Could not decode"):
-            raise sqlite3.DatabaseError(f"the text in {table} is damaged") from error
-        raise
-
-
 def _opened(path: Path) -> sqlite3.Connection:
     """Raises ``sqlite3.DatabaseError`` (and none of its kinds) for what is no database, or a damaged one."""
     path.touch(mode=0o600)
@@ -288,9 +278,12 @@ def _opened(path: Path) -> sqlite3.Connection:
             # a journal from before the fleet had a section of its own
             db.execute("ALTER TABLE sections ADD COLUMN scope TEXT NOT NULL DEFAULT 'node'")
         for table in ("timeline", "sections", "runs", "blocks", "certificates", "facts"):
-            _read_newest(db, table)
-    except BaseException:
+            db.execute(f"SELECT * FROM {table} ORDER BY rowid DESC LIMIT 1").fetchall()
+    except BaseException as error:
         db.close()
+        # Python's own words for text that is none, of the kind of error that a full disk has
+        if isinstance(error, UnicodeDecodeError) or str(error).startswith("Could not decode"):
+            raise sqlite3.DatabaseError("its text is damaged") from error
         raise
     return db
 
