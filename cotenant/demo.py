@@ -119,9 +119,8 @@ def _in_home(home: Path, stopping: Stopping, *, full: bool, keep: bool, out: Pat
         demo.stop()
     if demo.answer is not None:
         return demo.answer
-    interrupted = OperationError(
-        "INTERRUPTED", "the demo", "it was interrupted before it had an answer", "cotenant demo"
-    )
+    again = f"make demo{'-llm' if llm else '-full' if full else ''}"
+    interrupted = OperationError("INTERRUPTED", "the demo", "it was interrupted before it had an answer", again)
     return OperationResult.failed(Exit.OTHER_ANSWER, interrupted)
 
 

@@ -15,6 +15,7 @@ if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
   fail "$python is Python $version, and 3.11 or newer is needed; name another one: make setup PYTHON=python3.12"
 fi
 
+echo "setup: installing into $venv; the first time that takes minutes"
 if command -v uv >/dev/null; then
   [ -x "$venv/bin/python" ] || uv venv --quiet --python "$(command -v "$python")" "$venv"
   uv pip install --quiet --python "$venv/bin/python" -r requirements.lock

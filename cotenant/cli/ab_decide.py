@@ -37,7 +37,10 @@ def register(ab: typer.Typer) -> None:
             ),
         ] = None,
     ) -> OperationResult:
-        """Judge blocks from a file: [order, on_rate, off_rate] each. Exit code 0 only for "no slowdown shown"."""
+        """Judge blocks from a file: [order, on_rate, off_rate] each, the order on_first or off_first; in CSV the columns order, on, off.
+
+        Exit code 0 only for "no slowdown shown".
+        """
         from cotenant.cli.blocks_file import read_blocks
 
         given = read_blocks(_text(file), file)
@@ -89,8 +92,12 @@ def _decide(blocks: list[Any], margin: float, n_max: int, first_look: int | None
 
 def _view(data: dict[str, Any]) -> Iterator[str]:
     yield f"{data['verdict']}"
-    if data["R"] is None:
+    if data["R"] is None and data["usable"] < data["first_look"]:
         yield f"  no look yet: {data['usable']} usable blocks, the first look comes at {data['first_look']}"
+    elif data["R"] is None:
+        if not data.get("collapse"):
+            yield "  all blocks have one order, so what the work does cannot be told from what time does:"
+            yield "  both are needed, on_first and off_first"
     else:
         yield f"  {look_words(data)}, margin {100 * data['margin']:g} %"
     refusal = data.get("refusal")

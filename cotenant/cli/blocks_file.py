@@ -177,7 +177,10 @@ def _from_csv(text: str, name: str) -> BlocksFile:
     names = {arm: next((key for key in keys if key in columns), None) for arm, keys in RATE_KEYS.items()}
     if "order" not in columns or None in names.values():
         has = ", ".join(reader.fieldnames or ()) or "no columns"
-        raise _bad(f"{name}, line {offset + 1}", f"the header has {has}; needed are order, on and off")
+        raise _bad(
+            f"{name}, line {offset + 1}",
+            f"the header has {has}; needed are order, on and off; an order is on_first or off_first",
+        )
     found: list[RawBlock] = []
     left_out = 0
     for row in reader:

@@ -50,6 +50,13 @@ def test_text_says_the_verdict_first(tmp_path: Path, cli: Cli) -> None:
     assert "valid at every look" in said.out
 
 
+def test_blocks_of_one_order_are_told_what_they_lack(tmp_path: Path, cli: Cli) -> None:
+    said = cli("protection", "ab", "decide", write(tmp_path, "b.json", [["on_first", on, off] for _, on, off in EIGHT]))
+    assert said.code == 1
+    assert "both are needed, on_first and off_first" in said.out
+    assert "no look yet" not in said.out
+
+
 def test_before_the_first_look_there_is_no_verdict_and_no_R(tmp_path: Path, cli: Cli) -> None:
     said = cli("protection", "ab", "decide", write(tmp_path, "b.json", EIGHT[:7]))
     assert said.code == 1
