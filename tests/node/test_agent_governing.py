@@ -166,6 +166,6 @@ def test_a_large_program_is_hashed_beside_the_tick_and_nothing_is_certified_unti
     node: Certified, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("nodes.agent.certificates.HASH_AT_ONCE_BYTES", 0)
-    monkeypatch.setattr("nodes.fingerprint._digests", {})
+    monkeypatch.setattr("nodes.file_digests._digests", {})
     assert node.tick()["state"] == "closed"
     assert node.until("baseline")

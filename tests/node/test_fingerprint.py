@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from nodes import fingerprint
+from nodes import fingerprint, program_script
 from nodes.fingerprint import bytes_to_hash, read_fingerprint, replaced_scripts, unbound_code
 from nodes.identity import identify
 from policies.certificate import Program, differences
@@ -122,7 +122,7 @@ def test_links_lead_where_they_do_in_the_root(tmp_path: Path) -> None:
     (tmp_path / "app/b").symlink_to("a")
     (tmp_path / "app/up").symlink_to("../../../etc/./x")
     (tmp_path / "app/abs").symlink_to("/etc")
-    resolved = fingerprint._resolved
+    resolved = program_script._resolved
     assert resolved(str(tmp_path), "/app/a") is None
     assert resolved(str(tmp_path), "/app/up") == "/etc/x"
     assert resolved(str(tmp_path), "/app/abs/../passwd") == "/passwd"

@@ -164,8 +164,8 @@ CERTIFICATES = [
     ),
     Mutant(
         "a script that is not there is no script",
-        "nodes/fingerprint.py",
-        "return None if is_class else script or _Script(argument, None)",
+        "nodes/program_script.py",
+        "return None if is_class else script or Script(argument, None)",
         "return script",
         ("tests/node/test_fingerprint.py",),
     ),
@@ -199,7 +199,7 @@ CERTIFICATES = [
     ),
     Mutant(
         "a file that an option names is the script",
-        "nodes/fingerprint.py",
+        "nodes/program_script.py",
         "elif argument in takes:",
         "elif False:",
         ("tests/node/test_fingerprint.py",),
