@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
+from policies.harness.ratios import Block, Fit, fit, log_ratios
 from policies.harness.verdict import ZERO_SD
-from policies.statistics import Block, Fit, analyse, fit, log_ratios, t_quantile, two_sided_t_power
+from policies.statistics import analyse, t_quantile, two_sided_t_power
 
 __all__ = ["ENOUGH_BLOCKS", "AaJudgement", "Check", "State", "check_run", "judge_null", "rare_harm_share"]
 

@@ -10,8 +10,9 @@ import statistics
 from collections.abc import Sequence
 
 from policies.harness.plan_text import duration_words
+from policies.harness.ratios import Block, fit, log_ratios
 from policies.harness.spec import RunSpec
-from policies.statistics import Block, fit, likely_done_by, log_ratios
+from policies.statistics import likely_done_by
 
 __all__ = ["PLAN_AFTER", "likely_done_words"]
 

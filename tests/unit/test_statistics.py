@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.statistics import LOOK_P, analyse, chi2_quantile, decide, fit, likely_done_by, look_p, t_quantile
+from policies.harness.ratios import fit
+from policies.statistics import LOOK_P, analyse, chi2_quantile, decide, likely_done_by, look_p, t_quantile
 
 ROOT = Path(__file__).parents[2]
 VECTORS = json.loads((ROOT / "tests" / "data" / "harness_vectors.json").read_text(encoding="utf-8"))

@@ -7,6 +7,7 @@ from tests.mutants.runner import Mutant
 __all__ = ["HARNESS"]
 
 STATISTICS = "policies/statistics.py"
+RATIOS = "policies/harness/ratios.py"
 SCHEDULE = "policies/harness/schedule.py"
 COLLAPSE = "policies/harness/collapse.py"
 HONESTY = "policies/harness/honesty.py"
@@ -33,7 +34,7 @@ HARNESS = [
     ),
     Mutant(
         "the residual sd has a degree of freedom too many",
-        STATISTICS,
+        RATIOS,
         "for e in residuals]) / (n - 2))",
         "for e in residuals]) / (n - 1))",
         (f"{T_STATISTICS}::test_fit_agrees_with_least_squares",),
@@ -55,7 +56,7 @@ HARNESS = [
     ),
     Mutant(
         "drift is charged to the work",
-        STATISTICS,
+        RATIOS,
         "mu = d_mean - b * o_mean",
         "mu = d_mean",
         (f"{T_STATISTICS}::test_drift_stays_out_of_r_where_one_order_came_more_often",),
@@ -69,7 +70,7 @@ HARNESS = [
     ),
     Mutant(
         "a block without OFF progress is one of no change",
-        STATISTICS,
+        RATIOS,
         "            void += 1\n",
         "            d.append(0.0)\n            o.append(sign)\n",
         (f"{T_STATISTICS}::test_blocks_without_off_progress_are_void",),
