@@ -6,17 +6,16 @@ a rate is our count over our clock.
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Literal, Protocol
 
 from pydantic_core import from_json
 
 from policies.patterns import TooLong, search
+from policies.sources.json_lines import at_path, line_time_s, looks_whole, needle_of, read_object, same_json, stamp_s
+from policies.sources.skipped import Skipped
 
 __all__ = [
     "Counter",
@@ -29,22 +28,12 @@ __all__ = [
     "PhaseState",
     "ProgressEvent",
     "ProgressMeaning",
-    "Skipped",
-    "at_path",
-    "line_time_s",
-    "stamp_s",
 ]
 
 PhaseState = Literal["on", "off", "soon"]
 
-# Keys under which programs commonly stamp their lines; used for the latency that is shown, never for a rate.
-_STAMP_KEYS = ("time", "ts", "timestamp", "at", "t")
-
 # From so many records on it pays to look at all of them at once.
 MANY = 8
-
-_decode = json.JSONDecoder().decode
-_MISSING = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,26 +56,6 @@ class PhaseChange:
 
     state: PhaseState
     time_s: float | None = None
-
-
-@dataclass(slots=True)
-class Skipped:
-    """Records that said nothing because they could not be read, by reason."""
-
-    no_utf8: int = 0
-    no_json: int = 0
-    no_object: int = 0
-    no_number: int = 0
-    no_time: int = 0
-    too_long: int = 0
-
-    @property
-    def total(self) -> int:
-        return self.no_utf8 + self.no_json + self.no_object + self.no_number + self.too_long
-
-    def as_dict(self) -> dict[str, int]:
-        names = ("no_utf8", "no_json", "no_object", "no_number", "no_time", "too_long")
-        return {name: count for name in names if (count := getattr(self, name))}
 
 
 class ProgressMeaning(Protocol):
@@ -113,106 +82,6 @@ class PhaseMeaning(Protocol):
     def read_all(self, records: Sequence[bytes]) -> list[PhaseChange]: ...
 
 
-def at_path(obj: dict[str, Any], path: str) -> Any:
-    """The value at a dotted path, or a private marker when there is none.
-
-    A key that itself holds dots is found too; the longer literal key wins over the way through nested objects.
-    """
-    if path in obj:
-        return obj[path]
-    for cut in range(len(path) - 1, 0, -1):
-        if path[cut] == ".":
-            inner = obj.get(path[:cut], _MISSING)
-            if isinstance(inner, dict):
-                found = at_path(inner, path[cut + 1 :])
-                if found is not _MISSING:
-                    return found
-    return _MISSING
-
-
-def stamp_s(value: Any) -> float | None:
-    """Seconds from a stamp: a number of seconds, the same as text, or an ISO 8601 time (without an offset: as if UTC).
-
-    The origin may be any: ``ProgressTrack`` finds out how stamps lie to arrivals.
-    """
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, (int, float)):
-        try:
-            seconds = float(value)
-        except OverflowError:
-            return None
-        return seconds if math.isfinite(seconds) else None
-    if not isinstance(value, str) or len(value) > 64:
-        return None
-    try:
-        seconds = float(value)
-    except ValueError:
-        pass
-    else:
-        return seconds if math.isfinite(seconds) else None
-    try:
-        when = datetime.fromisoformat(value)
-    except ValueError:
-        return None
-    return (when if when.tzinfo is not None else when.replace(tzinfo=UTC)).timestamp()
-
-
-def line_time_s(obj: dict[str, Any]) -> float | None:
-    """A line's own wall time under one of the usual keys, or None."""
-    for key in _STAMP_KEYS:
-        if key in obj and (when := stamp_s(obj[key])) is not None:
-            return when
-    return None
-
-
-def _needle(name: Any) -> bytes:
-    """Bytes that a line must hold to hold this name, unless it is written with escapes, which need a backslash."""
-    if not isinstance(name, str) or not name.isprintable() or '"' in name or "\\" in name:
-        return b""
-    return b'"' + name.encode() + b'"'
-
-
-def _looks_whole(record: bytes) -> bool:
-    """Whether a line that need not be read looks like an object from outside, so that nothing broken goes uncounted."""
-    return record[:1] == b"{" and record[-1:] == b"}" and b"\\" not in record
-
-
-def _same(value: Any, wanted: Any) -> bool:
-    """Equal as JSON values: ``true`` is not 1."""
-    if isinstance(value, bool) or isinstance(wanted, bool):
-        return value is wanted
-    return bool(value == wanted)
-
-
-def _read_object(record: bytes, skipped: Skipped) -> dict[str, Any] | None:
-    try:
-        obj = from_json(record)  # a third of the standard library's time for a line
-    except ValueError:
-        obj = _read_slowly(record, skipped)
-        if obj is _MISSING:
-            return None
-    if not isinstance(obj, dict):
-        skipped.no_object += 1
-        return None
-    return obj
-
-
-def _read_slowly(record: bytes, skipped: Skipped) -> Any:
-    """What the fast reader refuses: tells why, and accepts what Python programs write (a lone surrogate's escape)."""
-    try:
-        text = record.decode()
-    except UnicodeDecodeError:
-        skipped.no_utf8 += 1
-        return _MISSING
-    try:
-        return _decode(text)
-    except (ValueError, RecursionError):
-        if not text.isspace():
-            skipped.no_json += 1
-        return _MISSING
-
-
 class JsonlProgressMeaning:
     """Lines whose ``event_key`` holds ``event`` count one each."""
 
@@ -223,13 +92,13 @@ class JsonlProgressMeaning:
         self.counts: Literal["events", "counter"] = "events"
         self.stamped = time_key is not None
         self.skipped = Skipped()
-        self._needle = _needle(event)
+        self._needle = needle_of(event)
         self._is_plain = bool(self._needle) and "." not in event_key and time_key is None
         self._dense = False
 
     def read(self, record: bytes) -> ProgressEvent | None:
-        obj = _read_object(record, self.skipped)
-        if obj is None or not _same(at_path(obj, self.event_key), self.event):
+        obj = read_object(record, self.skipped)
+        if obj is None or not same_json(at_path(obj, self.event_key), self.event):
             return None
         if self.time_key is None:
             return _PLAIN_EVENT
@@ -245,7 +114,7 @@ class JsonlProgressMeaning:
         if events is not None:
             self._dense = 2 * events > len(records)
         else:
-            some = [record for record in records if self._needle in record or not _looks_whole(record)]
+            some = [record for record in records if self._needle in record or not looks_whole(record)]
             # where few lines tell of something else, looking at each before it is read costs more than it saves
             self._dense = self._is_plain and 2 * len(some) > len(records)
             events = self._count_plain(some) if self._is_plain else None
@@ -332,7 +201,7 @@ def _changes(
             if needle in record:
                 break
         else:
-            if _looks_whole(record):
+            if looks_whole(record):
                 continue
         if (change := read(record)) is not None:
             found.append(change)
@@ -341,7 +210,7 @@ def _changes(
 
 def _no_word(joined: bytes, count: int, needles: Sequence[bytes]) -> bool:
     """Whether each of ``count`` records looks whole from outside and none holds a needle: in a file that tells of much else, almost
-    always. As ``_looks_whole`` for each, in a fraction of its time.
+    always. As ``looks_whole`` for each, in a fraction of its time.
     """
     return (
         joined[:1] == b"{"
@@ -362,7 +231,7 @@ class EventPhaseMeaning:
             *(((enter_soon, "soon"),) if enter_soon is not None else ()),
         )
         self._event_key = event_key
-        self._needles = [_needle(name) for name, _ in self._states]
+        self._needles = [needle_of(name) for name, _ in self._states]
         self.skipped = Skipped()
 
     def read_all(self, records: Sequence[bytes]) -> list[PhaseChange]:
@@ -370,12 +239,12 @@ class EventPhaseMeaning:
         return _changes(records, self._needles, self.read)
 
     def read(self, record: bytes) -> PhaseChange | None:
-        obj = _read_object(record, self.skipped)
+        obj = read_object(record, self.skipped)
         if obj is None:
             return None
         name = at_path(obj, self._event_key)
         for wanted, state in self._states:
-            if _same(name, wanted):
+            if same_json(name, wanted):
                 return PhaseChange(state, line_time_s(obj))
         return None
 
@@ -395,16 +264,16 @@ class FieldPhaseMeaning:
 
     def read_all(self, records: Sequence[bytes]) -> list[PhaseChange]:
         """As ``read`` for each; lines that cannot hold the event are only looked at from outside."""
-        return _changes(records, [_needle(self._event)], self.read)
+        return _changes(records, [needle_of(self._event)], self.read)
 
     def read(self, record: bytes) -> PhaseChange | None:
-        obj = _read_object(record, self.skipped)
-        if obj is None or not _same(at_path(obj, self._event_key), self._event):
+        obj = read_object(record, self.skipped)
+        if obj is None or not same_json(at_path(obj, self._event_key), self._event):
             return None
         value = at_path(obj, self._field)
         state: PhaseState = "off"
-        if any(_same(value, wanted) for wanted in self._on):
+        if any(same_json(value, wanted) for wanted in self._on):
             state = "on"
-        elif any(_same(value, wanted) for wanted in self._soon):
+        elif any(same_json(value, wanted) for wanted in self._soon):
             state = "soon"
         return PhaseChange(state, line_time_s(obj))

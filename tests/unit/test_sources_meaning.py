@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policies.sources.json_lines import at_path, stamp_s
 from policies.sources.meaning import (
     Counter,
     EventPhaseMeaning,
@@ -16,8 +17,6 @@ from policies.sources.meaning import (
     LogProgressMeaning,
     PhaseChange,
     ProgressEvent,
-    at_path,
-    stamp_s,
 )
 
 

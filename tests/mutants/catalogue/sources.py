@@ -8,6 +8,7 @@ __all__ = ["SOURCES"]
 
 SPLITTER = "policies/sources/splitter.py"
 MEANING = "policies/sources/meaning.py"
+JSON_LINES = "policies/sources/json_lines.py"
 PROGRESS = "policies/sources/progress.py"
 STAMPS = "policies/sources/stamps.py"
 TIMED = "policies/sources/timed.py"
@@ -42,7 +43,7 @@ SOURCES = [
     ),
     Mutant(
         "true is 1",
-        MEANING,
+        JSON_LINES,
         "        return value is wanted\n    return bool(value == wanted)",
         "        return bool(value == wanted)\n    return bool(value == wanted)",
         (f"{T_MEANING}::test_an_event_counts_and_others_do_not", T_MEANING),
