@@ -7,6 +7,7 @@ from typing import Any
 from nodes.modules import ModuleStore
 from policies.json_text import parse_json
 from policies.refusal import Refused
+from policies.workloads import is_workload, workload_name
 
 __all__ = ["feed_payload"]
 
@@ -25,6 +26,10 @@ def feed_payload(modules: ModuleStore, feed: str) -> tuple[str, str, Any]:
     if not stage or found.manifest.stage(stage) is None:
         stages = ", ".join(f"{found.short}/{known}" for known in found.stages)
         raise Refused("RUN_BAD_FEED", f"--feed {feed}", "it names no stage of that module", f"one of {stages}")
+    if is_workload(stage):
+        why = "a workload is not fed: it runs of itself, so it is measured as it is"
+        start = f"cotenant workload start {found.short}/{workload_name(stage)}, then --work {feed} without --feed"
+        raise Refused("RUN_BAD_FEED", f"--feed {feed}", why, start)
     if found.state != "ready":
         raise Refused(
             "RUN_BAD_FEED",

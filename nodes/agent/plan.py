@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from nodes.agent.candidates import candidates
 from nodes.feeds import feed_payload
 from nodes.fingerprint import read_fingerprint, replaced_scripts, unbound_code
 from policies.certificate import Fingerprint, differences
@@ -22,6 +23,7 @@ from policies.units import reasons
 from policies.version import VERSION
 from policies.views import RunView, Unit
 from policies.work import WorkSelector
+from policies.workloads import is_workload, workload_name
 
 if TYPE_CHECKING:
     from nodes.agent.core import Agent
@@ -179,39 +181,13 @@ class Planner:
         return check_timed(self.agent.progress(spec.rule).track.recent_reads())
 
     def _work(self, spec: RunSpec) -> list[dict[str, Any]]:
-        """The stages under test on this node, with the bundle they would run from."""
+        """The stages and workloads under test on this node, with the bundle they would run from."""
         if spec.kind != "ab":
             return []
         agent = self.agent
         if spec.feed is not None:
             feed_payload(agent.modules, spec.feed)  # refuses a feed that cannot be
-        selector = WorkSelector(spec.feed if spec.feed is not None else spec.work)
-        found: list[dict[str, Any]] = []
-        for module in agent.modules.list():
-            if module.state != "ready" or module.manifest is None:
-                continue
-            gpu_use = module.manifest.runner.gpu.use
-            for stage in module.stages:
-                if not selector.selects(module.module, stage, device=agent.units.is_device(gpu_use)):
-                    continue
-                jobs = [
-                    j
-                    for j in agent.jobs.registry.jobs(limit=1000)
-                    if j.module == module.module and j.stage == stage and j.feed_of is None
-                ]
-                found.append(
-                    {
-                        "module": module.module,
-                        "short": module.short,
-                        "version": module.version,
-                        "digest": module.digest,
-                        "stage": stage,
-                        "gpu_use": gpu_use,
-                        "capabilities": sorted(module.capabilities),
-                        "queued": sum(j.state == "waiting" for j in jobs),
-                        "running": sum(j.state not in ("waiting", "ended") for j in jobs),
-                    }
-                )
+        found = candidates(agent, WorkSelector(spec.feed if spec.feed is not None else spec.work))
         if spec.feed is not None and not WorkSelector(spec.work).is_class and spec.work not in (
             spec.feed, spec.feed.partition("/")[0], *(f["module"] for f in found), *(f"{f['module']}/{f['stage']}" for f in found)
         ):  # fmt: skip
@@ -244,7 +220,7 @@ class Planner:
                 "RUN_NO_WORK",
                 f"--work {spec.work}",
                 "none of it is queued or running, so the ON windows would measure nothing",
-                f"queue some, or give --feed {found[0]['short']}/{found[0]['stage']}",
+                _how_to_have(found[0]),
             )
         if spec.duty is not None:
             throttled = [f for f in found if "cooperative_throttle" in f["capabilities"]]
@@ -337,6 +313,12 @@ class Planner:
         observer = self.agent.observer
         processes = None if observer.program_unknown(rule) else observer.processes(rule)
         return await asyncio.to_thread(read_fingerprint, processes)
+
+
+def _how_to_have(item: dict[str, Any]) -> str:
+    if is_workload(item["stage"]):
+        return f"cotenant workload start {item['short']}/{workload_name(item['stage'])}"
+    return f"queue some, or give --feed {item['short']}/{item['stage']}"
 
 
 def _replaced(processes: list[dict[str, Any]]) -> list[str]:

@@ -25,6 +25,7 @@ from nodes.identity import own_id
 from policies.harness.rows import BlockRow, UnitDose, WindowRow
 from policies.harness.schedule import coin
 from policies.harness.spec import RunSpec
+from policies.workloads import is_workload, workload_name
 from tests.node.agent_rig import ROOT, Rig, cpu_s, runners_of, wait_for
 
 PACE = 5.0
@@ -77,7 +78,10 @@ class GovernorRig(Rig):
         return (self.steps() - before) / (time.monotonic() - began)
 
     def certify(self, *works: tuple[str, str], duty: float = DUTY, extra: Path | None = None) -> dict[str, Any]:
-        """A demonstration certificate for these (short, stage), issued by the agent's own code from a signed run."""
+        """A demonstration certificate for these (short, stage), issued by the agent's own code from a signed run.
+
+        A stage ``service:NAME`` is a workload, which is started for as long.
+        """
         agent = Agent(self.home, "local", ROOT / "modules")
         agent.prepare_modules()
         if extra is not None:
@@ -101,7 +105,12 @@ class GovernorRig(Rig):
         wait_for("the source is known to be no timer", knows, PATIENCE_S)
         asked = RunSpec.model_validate(self.spec(rule="trainer", work="all", feed=None, duty=duty))
         modules = {m.short: m for m in agent.modules.list()}
-        jobs = [agent.jobs.submit(modules[short].module, stage, {}) for short, stage in works]
+        jobs = [
+            agent.workloads.start(short, workload_name(stage))
+            if is_workload(stage)
+            else agent.jobs.submit(modules[short].module, stage, {})
+            for short, stage in works
+        ]
         facts = asyncio.run(planner.facts(asked, None))
         facts["work"] = [w for w in facts["work"] if (w["short"], w["stage"]) in works]
         agent.runs.begin("seed", asked, own_id(), facts | {"reviewed_by": "test", "flow_run_id": None})

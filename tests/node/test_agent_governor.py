@@ -22,6 +22,7 @@ from policies.duty_text import duty_text
 from tests.node.agent_rig import ROOT, wait_for
 from tests.node.governor_rig import DUTY, PACE, PATIENCE_S, SELFTEST, TICK_S, GovernorRig, two_cores
 from tests.node.jobs_rig import foreign
+from tests.node.test_workloads import module as serving
 
 pytestmark = [
     pytest.mark.skipif(two_cores() is None, reason="one processor: the test could not choose contention"),
@@ -173,6 +174,45 @@ def test_a_unit_that_overruns_is_held_at_the_third_sample_and_stopped_the_third_
     time.sleep(2 * TICK_S)
     found = rig.client.call("job_show", job=job)
     assert (found["code"], len(found["attempts"])) == ("GPU_DUTY_EXCEEDED", 1), "nor does it start another attempt"
+
+
+def test_a_workload_shares_the_budget_with_a_job_and_is_held_and_stopped_by_its_own_ladder(
+    rig: GovernorRig, tmp_path: Path
+) -> None:
+    (tmp_path / "src").mkdir()
+    server = serving(
+        tmp_path / "src", ["cooperative_throttle", "cooperative_pause"], arguments=', "--greedy"', gpu="shared"
+    )
+    work = (("llmserve", "selftest"), ("stranger", "service:server"))
+    assert rig.certify(*work, duty=0.1, extra=server)["work"][1]["stage"] == "service:server"
+    rig.start_agent()
+    rig.submit(SELFTEST)
+    rig.client.call("workload_start", module="stranger")
+    rig.until_running()
+    data = rig.home / "nodes/local/modules/stranger/data/seen"
+    shared = wait_for(
+        "both have the same share of the budget",
+        lambda: (v := rig.duty())["shared_by"] == 2 and v["budget"] and v["share"] == v["budget"] / 2 and v,
+        PATIENCE_S,
+    )
+    assert {unit["stage"] for unit in shared["units"]} == {"selftest", "service:server"}
+    wait_for("its document says so", lambda: data.exists() and '"gpu_duty": 0.05' in data.read_text(), PATIENCE_S)
+    wait_for(
+        "it is stopped", lambda: [e for e in rig.codes("GPU_DUTY_EXCEEDED") if e["data"]["action"] == "stopped"], PATIENCE_S
+    )  # fmt: skip
+    of_unit = [e["data"] for e in rig.codes("GPU_DUTY_EXCEEDED") if "time" in e["data"]]
+    assert [(e["module"], e["action"]) for e in of_unit] == [
+        ("org.example.stranger", action) for action in ("held", "held", "stopped")
+    ], "the job beside it holds its duty"
+    assert '"pause": true' in data.read_text(), "held by its document"
+
+    def waits() -> bool:
+        (one,) = rig.client.call("workload_list")
+        return (one["state"], one["code"]) == ("waiting", "GPU_DUTY_EXCEEDED")
+
+    wait_for("it is not started again while its module is not trusted", waits, PATIENCE_S)
+    rig.until_running()
+    wait_for("the job has the whole budget", lambda: (v := rig.duty())["shared_by"] == 1 and v["budget"], PATIENCE_S)
 
 
 def test_a_certificate_that_becomes_stale_closes_within_a_tick_of_being_seen(rig: GovernorRig) -> None:

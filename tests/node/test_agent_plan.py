@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from nodes.agent.plan import Planner
 from policies.harness.spec import RunSpec
 from policies.refusal import Refused
 from tests.node.agent_rig import ROOT, Rig, runners_of, wait_for
+from tests.node.test_workloads import module as serving
 
 
 def refusal(rig: Rig, **changes: Any) -> Refused:
@@ -146,3 +148,27 @@ def test_a_second_agent_for_the_node_is_refused(measured: Rig) -> None:
     assert second.returncode == 2
     assert "runs already" in second.stderr
     assert measured.client.call("hello")["node"] == "local"
+
+
+def test_a_workload_that_runs_is_work_that_can_be_measured(measured: Rig, tmp_path: Path) -> None:
+    """Without that no workload could ever be certified, and none would run beside a program under ``certified``."""
+    rig = measured
+    rig.client.call("module_add", path=str(serving(tmp_path / "src", ["cooperative_throttle", "cooperative_pause"])))
+    named = {"feed": None, "work": "stranger/service:server"}
+    idle = refusal(rig, **named)
+    assert (idle.code, idle.remedy) == ("RUN_NO_WORK", "cotenant workload start stranger/server")
+    rig.client.call("workload_start", module="stranger")
+    for asked in (named, {"feed": None, "work": "stranger"}, {"feed": None, "work": "all"}):
+        work = rig.client.call("run_plan", spec=rig.spec(**asked))["work"]
+        (found,) = [item for item in work if item["stage"] == "service:server"]
+        assert (found["module"], found["queued"] + found["running"]) == ("org.example.stranger", 1)
+        assert found["capabilities"] == ["cooperative_pause", "cooperative_throttle"], (
+            "its own, not its module's runner's"
+        )
+        assert all(item["stage"] != "act" for item in work), "the runner declares no throttle, and a duty is asked"
+    fed = refusal(rig, work="stranger/service:server", feed="stranger/service:server")
+    assert (fed.code, "without --feed" in fed.remedy) == ("RUN_BAD_FEED", True)
+    rig.client.call("workload_stop", module="stranger")
+    wait_for("it has ended", lambda: rig.client.call("workload_list") == [])
+    every = rig.client.call("run_plan", spec=rig.spec(feed="llmserve/selftest", work="all"))["work"]
+    assert [item["stage"] for item in every] == ["selftest"]

@@ -50,12 +50,15 @@ while True:
     while time.process_time() < end:
         pass
     duty = document.get("gpu_duty")
-    if duty is not None:
+    if duty is not None and "--greedy" not in sys.argv:
         time.sleep(0.004 * (1 - duty) / max(duty, 0.01))
 """
 
 
-def module(place: Path, capabilities: list[str], *, freeze_ok: bool = False, arguments: str = "") -> Path:
+def module(
+    place: Path, capabilities: list[str], *, freeze_ok: bool = False, arguments: str = "", gpu: str = "none"
+) -> Path:
+    """``gpu``: what the service says of its use, apart from the module's runner."""
     bundle = foreign(place, ["cancellable"])
     (bundle / "serve.py").write_text(SERVER)
     manifest = bundle / "oarbank-module.toml"
@@ -69,6 +72,9 @@ lifecycle = "always"
 stop_grace_s = 4
 freeze_ok = {str(freeze_ok).lower()}
 capabilities = {capabilities}
+gpu = {{ use = "{gpu}" }}
+[sandbox]
+devices = {{ gpu = "compute" }}
 """
     )
     return bundle

@@ -1,0 +1,52 @@
+"""What of a node's fleet work a run can have under test: stages of its ready modules, and the workloads that are started."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from policies.work import WorkSelector
+from policies.workloads import is_workload, stage_of
+
+if TYPE_CHECKING:
+    from nodes.agent.core import Agent
+    from nodes.modules import ModuleState
+
+__all__ = ["candidates"]
+
+
+def candidates(agent: Agent, selector: WorkSelector) -> list[dict[str, Any]]:
+    """Each stage or workload that is meant, with the bundle it would run from, its ways, and how much of it is queued and runs.
+
+    A workload is there once it is started; one that is not is listed only where it is named.
+    """
+    jobs = [job for job in agent.jobs.registry.jobs(limit=1000) if job.feed_of is None]
+    jobs += agent.jobs.registry.workloads()
+    found: list[dict[str, Any]] = []
+    for module in agent.modules.list():
+        if module.state != "ready" or module.manifest is None:
+            continue
+        for stage in [*module.stages, *map(stage_of, module.manifest.named_services)]:
+            gpu_use = module.manifest.gpu_of(stage).use
+            if not selector.selects(module.module, stage, device=agent.units.is_device(gpu_use)):
+                continue
+            states = [job.state for job in jobs if (job.module, job.stage) == (module.module, stage)]
+            if is_workload(stage) and not states and not _names(selector, module, stage):
+                continue
+            found.append(
+                {
+                    "module": module.module,
+                    "short": module.short,
+                    "version": module.version,
+                    "digest": module.digest,
+                    "stage": stage,
+                    "gpu_use": gpu_use,
+                    "capabilities": sorted(module.manifest.ways_of(stage)),
+                    "queued": states.count("waiting"),
+                    "running": sum(state not in ("waiting", "ended") for state in states),
+                }
+            )
+    return found
+
+
+def _names(selector: WorkSelector, module: ModuleState, stage: str) -> bool:
+    return selector.text in (f"{module.short}/{stage}", f"{module.module}/{stage}")
