@@ -227,8 +227,13 @@ class Journal:
             self.db.execute("INSERT INTO blocks (run, number, row) VALUES (?,?,?)", (run, number, json.dumps(row)))
 
     def blocks(self, run: str) -> list[dict[str, Any]]:
-        rows = self.db.execute("SELECT row FROM blocks WHERE run = ? ORDER BY number", (run,)).fetchall()
-        return [json.loads(row["row"]) for row in rows]
+        """In order. Of a row that was damaged to no JSON object only its number is left."""
+        rows = self.db.execute("SELECT number, row FROM blocks WHERE run = ? ORDER BY number", (run,)).fetchall()
+        return [{"run": run, "number": row["number"]} | _object(row["row"], {}) for row in rows]
+
+    def block_numbers(self, run: str) -> list[int]:
+        rows = self.db.execute("SELECT number FROM blocks WHERE run = ? ORDER BY number", (run,))
+        return [int(row["number"]) for row in rows]
 
     # -- certificates -----------------------------------------------------------------------------------------------
 

@@ -104,7 +104,10 @@ class Certifier:
         run, spec = record["run"], RunSpec.model_validate(record["spec"])
         if record["state"] != "ended" or record["ending"] != PASS:
             raise _refused(run, f"it ended {record['ending'] or 'not yet'}; only '{PASS}' earns one")
-        rows = self.agent.runs.blocks(run)
+        try:
+            rows = self.agent.runs.blocks(run)
+        except ValueError as error:
+            raise _refused(run, f"a block of its cannot be understood: {error}", "measure it anew") from None
         against = no_certificate(spec, rows)
         if against:
             raise _refused(run, "; ".join(against))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from nodes.agent.block import BlockRunner
 from nodes.agent.revoking import settle
@@ -15,6 +15,7 @@ from policies.certificate import Fingerprint, other_program
 from policies.harness.rows import BlockRow, Order
 from policies.harness.schedule import coin
 from policies.harness.spec import RunSpec
+from policies.harness.verdict import Verdict
 from policies.refusal import Refused
 
 if TYPE_CHECKING:
@@ -222,9 +223,22 @@ class Measurer:
                 return  # whoever ended the run, or went on with it, has kept it
 
     def look(self, run: str, look: dict[str, Any]) -> dict[str, Any]:
+        """Keep what the flow saw at a look; the first one of each number stands.
+
+        Raises:
+            Refused: it is none. What nobody could understand later is not kept.
+        """
         self.agent.runs.need_active(run)
+        n, verdict = look.get("n"), look.get("verdict")
+        if not isinstance(n, int) or isinstance(n, bool) or n < 1 or verdict not in get_args(Verdict):
+            raise Refused(
+                "RUN_BAD_PARAMETER",
+                f"a look of run {run}",
+                f"n is {n!r} and verdict {verdict!r}",
+                f"n is a number of blocks, verdict one of {', '.join(get_args(Verdict))}",
+            )
         looks = self.agent.runs.record(run)["looks"]
-        if all(kept.get("n") != look.get("n") for kept in looks):
+        if all(kept.get("n") != n for kept in looks):
             self.agent.runs.change(run, looks=[*looks, look])
             self.agent.journal.write("RUN_LOOK", {"run": run, **look})
         return look

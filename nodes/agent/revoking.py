@@ -36,8 +36,8 @@ def settle(agent: Agent, run: str) -> None:
         if not said:
             log.error("how run %s ended cannot be kept yet: %s", run, error)
         return
-    except (ValueError, KeyError) as error:
-        log.error("run %s is of another version, what it says cannot be told: %s", run, error)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        log.error("run %s is of another version or damaged, what it says cannot be told: %s", run, error)
     agent.unsettled.discard(run)
 
 
@@ -46,15 +46,23 @@ def _revoke(agent: Agent, record: dict[str, Any]) -> None:
 
     Asked again it changes nothing; what was earned later stands.
     """
-    if record["spec"]["kind"] != "ab":
-        return
+    comes_after(
+        record, record
+    )  # raises where its time cannot be told: it would take back what is earned from now on, too
     journal = agent.journal
     kept = [each for each, revoked in agent.certificates.all() if revoked is None]
     for certificate in revocations(record, kept):
-        earned_by = journal.run(certificate.run)
-        if earned_by is not None and comes_after(earned_by, record):
+        if _earned_later(journal.run(certificate.run), record):
             continue
-        duty = record["spec"]["duty"] or 1
-        why = f"run {record['run']} ended {record['ending']} for the same work at duty {duty:g}"
+        duty = record["spec"].get("duty") or 1
+        why = f"run {record['run']} ended {record['ending']} for the same work at duty {duty}"
         journal.revoke_certificate(certificate.certificate, why)
         journal.write("CERT_REVOKED", {"certificate": certificate.certificate, "run": record["run"], "why": why})
+
+
+def _earned_later(earned_by: dict[str, Any] | None, record: dict[str, Any]) -> bool:
+    """Of a run whose own time cannot be told it is not believed."""
+    try:
+        return earned_by is not None and comes_after(earned_by, record)
+    except ValueError:
+        return False

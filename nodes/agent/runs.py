@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, get_args
 
+from nodes.agent.reserve import Reserve
 from nodes.clock import monotonic_s, utc_iso, utc_now
 from nodes.identity import ProcessId, liveness
 from nodes.journal import Journal
 from policies.certificate.repetition import HARM
 from policies.harness.conditions import Conditions
 from policies.harness.rows import Arm, BlockRow, Order
-from policies.harness.schedule import End, next_action
+from policies.harness.shown import harm_shown
 from policies.harness.spec import RunSpec
 from policies.harness.verdict import Ending
 from policies.refusal import Refused
@@ -97,6 +98,10 @@ class Runs:
         self.reserved: Reservation | None = None
         # By run: its measured block that the journal could not take yet, whoever drives it by now.
         self.unkept: dict[str, BlockRow] = {}
+        self.room = Reserve(journal.path.with_name("block.reserve"))
+        left = self.room.row()  # of an agent that died before the journal took it
+        if left is not None and self._lacks(left):
+            self.unkept[left.run] = left
         self._newest_at: datetime | None = None
 
     # -- the lock ---------------------------------------------------------------------------------------------------
@@ -277,12 +282,8 @@ class Runs:
 
     def _harm_shown(self, record: dict[str, Any]) -> tuple[str, str] | None:
         """(ending, why) where the journaled windows and looks of an open run speak against the work already."""
-        try:
-            judged = {int(look["n"]): look["verdict"] for look in record["looks"]}
-            action = next_action(RunSpec.model_validate(record["spec"]), self.blocks(record["run"]), judged)
-        except (ValueError, KeyError, TypeError):
-            return None  # of another version
-        return (action.ending, action.reason) if isinstance(action, End) and action.ending in HARM else None
+        found = harm_shown(record.get("spec"), self.journal.blocks(record["run"]), record.get("looks"))
+        return None if found is None else (found.ending, found.reason)
 
     # -- the record -------------------------------------------------------------------------------------------------
 
@@ -315,18 +316,25 @@ class Runs:
     # -- blocks that were begun -------------------------------------------------------------------------------------
 
     def note_started(self, run: str, number: int, order: Order) -> None:
-        """Written before a block begins, so that a cut one keeps its number and its coin is never tossed again."""
+        """Written before a block begins, so that a cut one keeps its number and its coin is never tossed again.
+
+        Raises:
+            OSError, sqlite3.Error: there is no room to keep what it will measure, or what another one did.
+        """
+        for other in tuple(self.unkept):
+            self.keep_unkept(other)
         begun = {"number": number, "order": order}
         self.change(run, begun=begun, driven_at=utc_iso(), came_at=self._after_all())
+        self.room.take()
 
     def next_number(self, run: str) -> int:
-        return max((row.number for row in self.blocks(run)), default=0) + 1
+        return max(self.journal.block_numbers(run), default=0) + 1
 
     def close_started_blocks(self, run: str) -> None:
         """A block that was begun and has no row (the agent died in it) becomes a row that says it was cut."""
         self.keep_unkept(run)
         begun = (self.journal.run(run) or {}).get("begun")
-        if begun is None or any(row.number == begun["number"] for row in self.blocks(run)):
+        if begun is None or begun["number"] in self.journal.block_numbers(run):
             return
         row = BlockRow(
             run=run,
@@ -342,7 +350,20 @@ class Runs:
     def keep_block(self, row: BlockRow) -> None:
         """Raises ``sqlite3.Error`` where the journal cannot take it now; it is ``unkept`` until it did."""
         self.unkept[row.run] = row
-        self.keep_unkept(row.run)
+        try:
+            self.keep_unkept(row.run)
+        except sqlite3.IntegrityError:
+            raise
+        except sqlite3.Error:
+            if self.room.row() != row:
+                self.room.put(row)
+            raise
+
+    def _lacks(self, row: BlockRow) -> bool:
+        """Whether the row is of an open run whose journal has none of its number."""
+        record = self.journal.run(row.run)
+        open_still = record is not None and record["state"] == "open"
+        return open_still and row.number not in self.journal.block_numbers(row.run)
 
     def keep_unkept(self, run: str) -> None:
         """Raises ``sqlite3.Error`` as ``keep_block`` does; ``sqlite3.IntegrityError`` where a row of that number is there already."""

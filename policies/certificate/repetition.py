@@ -152,17 +152,29 @@ def _within(earlier: PastRun, later: PastRun) -> bool:
 
 
 def comes_after(run: PastRun | Record, other: PastRun | Record) -> bool:
-    """Whether the ended ``run`` came after the ended ``other``."""
-    return _past(run).came_at > _past(other).came_at
+    """Whether the ended ``run`` came after the ended ``other``; of either only the time is looked at. Raises ``ValueError``."""
+    return _came_at(run) > _came_at(other)
+
+
+def _came_at(run: PastRun | Record) -> datetime:
+    if isinstance(run, PastRun):
+        return run.came_at
+    at = datetime.fromisoformat(str(run.get("came_at") or run.get("ended_at")))
+    if at.tzinfo is None:
+        raise ValueError(f"run {run.get('run')}: the time of its end has no offset: {at.isoformat()}")
+    return at.astimezone(UTC)
 
 
 def revocations(run: PastRun | Record, certificates: Sequence[Certificate]) -> list[Certificate]:
     """The certificates that the ended ``run`` takes back: harm at a duty speaks against that work at that duty or more.
 
     The duty of harm is the smaller of the duty asked and the share that was metered; where neither is known, any
-    certificate for that work falls.
+    certificate for that work falls; and where it cannot be understood what the run measured, any of its rule.
     """
-    past = _past(run)
+    try:
+        past = _past(run)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return _all_of_its_rule(run, certificates)
     if past.kind != "ab" or past.ending not in HARM:
         return []
     known = [value for value in (past.duty, past.share) if value is not None]
@@ -174,6 +186,14 @@ def revocations(run: PastRun | Record, certificates: Sequence[Certificate]) -> l
         and _same_work(past, _Certified(certificate))
         and (certificate.certified_duty >= at - _SAME_DUTY or _asked_as_much(certificate, past))
     ]
+
+
+def _all_of_its_rule(run: PastRun | Record, certificates: Sequence[Certificate]) -> list[Certificate]:
+    if isinstance(run, PastRun) or run.get("ending") not in HARM or not isinstance(spec := run.get("spec"), Mapping):
+        return []
+    if spec.get("kind", "ab") != "ab":
+        return []
+    return [certificate for certificate in certificates if certificate.rule == spec.get("rule")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,9 +238,14 @@ def _ended(runs: Iterable[PastRun | Record]) -> Iterable[PastRun]:
             yield run
         elif run.get("state") == "ended":
             yield PastRun.of(run)
-        elif (looks := run.get("looks")) and looks[-1].get("verdict", PASS) != PASS:
+        elif (looks := run.get("looks")) and not _is_pass(looks[-1]):
             left_at = run.get("driven_at") or run["started_at"]
             yield PastRun.of({**run, "ending": "interrupted", "ended_at": left_at})
+
+
+def _is_pass(look: Any) -> bool:
+    """A look that cannot be understood is none."""
+    return isinstance(look, Mapping) and look.get("verdict") == PASS
 
 
 def _same_duty(a: float | None, b: float | None) -> bool:

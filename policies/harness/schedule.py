@@ -24,6 +24,7 @@ __all__ = [
     "Judge",
     "NextBlock",
     "coin",
+    "harm_in_blocks",
     "longest_s",
     "looks",
     "most_blocks",
@@ -123,17 +124,10 @@ def next_action(
     for n in sorted(judged):
         if judged[n] != INCONCLUSIVE:
             return End(judged[n], _look_reason(judged[n], n))
-    collapsed = next((row for row in rows if row.collapse), None)
-    if collapsed is not None:
-        return End(SLOWDOWN, f"collapse in block {collapsed.number}: {collapsed.collapse}")
+    harm = harm_in_blocks(rows, alone=spec.kind == "null")
+    if harm is not None:
+        return harm
     usable = counted(rows)
-    stalled = next((row for row in usable if row.on is not None and row.on.rate == 0.0), None)
-    if stalled is not None:
-        return End(SLOWDOWN, f"collapse in block {stalled.number}: no progress in the whole ON window, progress in OFF")
-    if spec.kind != "null":
-        harm = harm_suspected(rows)
-        if harm is not None:
-            return End("harm_suspected", harm.words)
     if spec.kind == "ab" and _no_dose(rows):
         return End("no_dose", f"{NO_DOSE_IN_A_ROW} blocks in a row in which the work under test did not run enough")
 
@@ -152,6 +146,18 @@ def next_action(
         return End(INCONCLUSIVE, f"time is up: {elapsed_s / 3600:.2f} h of at most {limit / 3600:.2f} h are used")
     number = max((row.number for row in rows), default=0) + 1
     return NextBlock(number, coin(spec.seed, number))
+
+
+def harm_in_blocks(rows: Sequence[BlockRow], *, alone: bool = False) -> End | None:
+    """How a run ends whose blocks speak against the work before any look; None: none does. ``alone``: no work ran in it."""
+    collapsed = next((row for row in rows if row.collapse), None)
+    if collapsed is not None:
+        return End(SLOWDOWN, f"collapse in block {collapsed.number}: {collapsed.collapse}")
+    stalled = next((row for row in counted(rows) if row.on is not None and row.on.rate == 0.0), None)
+    if stalled is not None:
+        return End(SLOWDOWN, f"collapse in block {stalled.number}: no progress in the whole ON window, progress in OFF")
+    harm = None if alone else harm_suspected(rows)
+    return None if harm is None else End("harm_suspected", harm.words)
 
 
 def _no_dose(rows: Sequence[BlockRow]) -> bool:

@@ -219,8 +219,12 @@ def _happenings(row: BlockRow) -> list[Happening]:
     found: list[Happening] = []
     if row.reason is not None:
         found.append(Happening(row.reason, row.reason_arm, row.extra.get("part"), row.reason_detail))
-    also = row.extra.get("also") or []
-    found.extend(Happening(item["reason"], item.get("arm"), item.get("part")) for item in also)
+    also = row.extra.get("also")
+    for item in also if isinstance(also, list) else ():
+        if (
+            isinstance(item, dict) and item.get("reason") in _WEIGHT
+        ):  # one that is none of them hides none of the others
+            found.append(Happening(item["reason"], item.get("arm"), item.get("part")))
     return found
 
 

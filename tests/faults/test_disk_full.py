@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from nodes.agent.reserve import Reserve
 from nodes.client import node_dir
 from nodes.jobs.manager import SILENCE_S
+from policies.harness.rows import BlockRow
 from policies.refusal import Refused
 from tests.faults.beside import Beside
 from tests.node.agent_rig import wait_for
@@ -125,3 +127,22 @@ def test_a_job_that_waits_without_room_keeps_no_other_from_being_looked_after(no
     filler.close()
     node.until(waits, "running")
     assert not [entry for entry in node.timeline("PROTECTION_PAUSE") if entry["data"].get("cause") == "agent silent"]
+
+
+def test_what_a_block_showed_is_kept_on_a_disk_that_takes_nothing_more(tmp_path: Path) -> None:
+    """Its room was taken while there was some, and is written over."""
+    place = tmp_path / "small"
+    if os.geteuid() != 0 or not mounted(place):
+        pytest.skip("a small file system can be mounted by root alone, and not in every container")
+    try:
+        reserve = Reserve(place / "block.reserve")
+        reserve.take()
+        filler = Filler(place)
+        with pytest.raises(OSError, match="No space"):
+            (place / "another").write_bytes(b"x")
+        row = BlockRow(run="r", number=1, order="on_first", state="left_out", reason="program_died", reason_arm="on")
+        assert reserve.put(row)
+        assert Reserve(reserve.path).row() == row
+        filler.close()
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)

@@ -24,6 +24,7 @@ from nodes.agent.core import Agent
 from nodes.agent.measure import Measurer
 from nodes.agent.plan import Planner
 from nodes.agent.revoking import settle
+from nodes.agent.runs import Runs
 from nodes.clock import boottime_s, utc_iso, utc_now
 from nodes.identity import identify, own_id
 from policies.certificate import Certificate
@@ -290,6 +291,81 @@ def test_while_a_block_cannot_be_kept_nothing_is_certified_and_the_harm_in_it_ta
     asyncio.run(measured())
     assert node.agent.runs.record("bad")["ending"] == "harm_suspected"
     assert [row["validity"]["state"] for row in node.listed()] == ["revoked"]
+
+
+def test_an_agent_killed_on_a_full_disk_certifies_nothing_at_its_next_start_until_the_harm_is_kept(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the last block showed stands in the room that was taken for it before it began."""
+    node.run("high", duty=0.3, dose=0.3)
+    node.offer("high")
+    asked = RunSpec.model_validate(node.rig.spec(duty=0.2))
+    facts = asyncio.run(node.planner.facts(asked, None)) | {"reviewed_by": "test", "flow_run_id": None}
+    node.agent.runs.begin("bad", asked, own_id(), facts)
+    node.agent.runs.note_started("bad", 1, coin(asked.seed, 1))
+    died = BlockRow(
+        run="bad", number=1, order=coin(asked.seed, 1), state="left_out", reason="program_died", reason_arm="on"
+    )
+    with monkeypatch.context() as full:
+        full.setattr(node.agent.journal, "put_block", _full)
+        with pytest.raises(sqlite3.OperationalError):
+            node.agent.runs.keep_block(died)
+        # the agent is killed here; the next one finds the same disk
+        node.agent.runs = Runs(node.agent.journal)
+        node.agent.start()
+        node.agent.tick()
+        found, lapsed = node.agent.governing.certificates.now(["stepper"])
+        assert found == ()
+        assert "cannot be kept yet" in lapsed["stepper"]
+    node.agent.tick()
+    assert node.agent.runs.record("bad")["ending"] == "harm_suspected"
+    assert [row["validity"]["state"] for row in node.listed()] == ["revoked"]
+
+
+@pytest.mark.parametrize(
+    ("damaged", "words"),
+    [
+        ({"spec": "none"}, None),
+        ({"blocks": 7}, None),
+        ({"came_at": "yesterday", "ended_at": "today"}, None),
+        ({"work": 5}, "revoked"),
+    ],
+    ids=["spec", "blocks", "times", "work"],
+)
+def test_a_damaged_record_of_a_run_fails_no_start_and_no_tick(
+    node: Node, damaged: dict[str, Any], words: str | None
+) -> None:
+    node.run("high", duty=0.3, dose=0.3)
+    node.offer("high")
+    node.run("bad", counted=0, ending="inconclusive")
+    node.agent.runs.change("bad", ending="slowdown", **damaged)
+    Certifier(node.agent, node.planner)
+    node.agent.unsettled.add("bad")
+    before_s = node.agent.ticked_s
+    node.agent.tick()
+    assert node.agent.ticked_s > before_s
+    assert node.agent.unsettled == set()
+    if words is not None:
+        assert [row["validity"]["state"] for row in node.listed()] == [words]
+
+
+def test_a_look_that_is_none_is_refused(node: Node) -> None:
+    asked = RunSpec.model_validate(node.rig.spec(duty=0.2))
+    facts = asyncio.run(node.planner.facts(asked, None)) | {"reviewed_by": "test", "flow_run_id": None}
+    node.agent.runs.begin("r1", asked, own_id(), facts)
+    measurer = Measurer(node.agent, node.planner)
+    for look in (
+        {},
+        {"n": "8", "verdict": "slowdown"},
+        {"n": 8},
+        {"n": 8, "verdict": "fine"},
+        {"n": 0, "verdict": "refused"},
+    ):
+        with pytest.raises(Refused) as refused:
+            measurer.look("r1", look)
+        assert refused.value.code == "RUN_BAD_PARAMETER"
+    measurer.look("r1", {"n": 8, "verdict": "inconclusive"})
+    assert node.agent.runs.record("r1")["looks"] == [{"n": 8, "verdict": "inconclusive"}]
 
 
 def test_an_agent_starts_on_a_full_disk_with_a_run_that_nobody_came_back_to(

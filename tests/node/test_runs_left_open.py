@@ -78,6 +78,61 @@ def test_a_record_that_cannot_be_understood_ends_all_the_same(runs: Runs) -> Non
     assert runs.record("r")["ending"] == "interrupted"
 
 
+SLOWER = {"n": 8, "verdict": "slowdown"}
+COLLAPSED = {"collapse": "no event for 60 s"}
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        {},
+        {"n": "twelve", "verdict": "inconclusive"},
+        {"n": 12},
+        "no look",
+        None,
+        {"n": 12, "verdict": "no slowdown shown"},
+    ],
+    ids=["empty", "n is no number", "no verdict", "text", "nothing", "a pass"],
+)
+@pytest.mark.parametrize("shown", ["by a look", "by a block"])
+def test_a_malformed_look_hides_no_harm_that_came_before_it(runs: Runs, look: Any, shown: str) -> None:
+    if shown == "by a block":
+        block(runs, **COLLAPSED)
+    left(runs, looks=[SLOWER, look] if shown == "by a look" else [look])
+    assert runs.end("r", "aborted", None, None)["ending"] == "slowdown"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["no JSON", "[]", "{}", '{"run": "r", "number": 2, "order": "sideways", "state": "counted"}'],
+    ids=["no JSON", "no object", "empty", "no order"],
+)
+def test_a_block_that_cannot_be_understood_hides_no_harm_and_keeps_no_run_open(runs: Runs, text: str) -> None:
+    left(runs, begun={"number": 3, "order": coin(7, 3)})
+    block(runs, **COLLAPSED)
+    runs.journal.db.execute("INSERT INTO blocks (run, number, row) VALUES ('r', 2, ?)", (text,))
+    assert runs.next_number("r") == 3
+    assert runs.interrupt_stale() == ["r"]
+    assert runs.record("r")["ending"] == "slowdown"
+    assert [row["number"] for row in runs.record("r")["blocks"]][-1] == 3, "what was begun after it was cut"
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"on": "damaged", "collapse": "no event for 60 s", "state": "left_out"},
+        {"on": {"rate": "fast"}, "reason": "program_died", "reason_arm": "on", "state": "left_out"},
+        {"reason": "phase", "extra": {"also": [{"arm": "on"}, None, {"reason": "program_died", "arm": "on"}]}},
+        {"reason": "program_died", "reason_arm": "on", "extra": {"also": "nothing"}},
+    ],
+    ids=["collapse", "death", "death beside it", "what else came"],
+)
+def test_a_block_shows_its_harm_though_a_part_of_it_is_malformed(runs: Runs, facts: dict[str, Any]) -> None:
+    left(runs)
+    block(runs, **facts)
+    assert runs.end("r", "aborted", None, None)["ending"] in ("slowdown", "harm_suspected")
+
+
 @pytest.mark.parametrize("ending", ["aborted", "interrupted", "refused"])
 def test_whoever_ends_a_run_that_showed_harm_it_ends_as_that(runs: Runs, ending: str) -> None:
     """A polite end between the journaled look and the flow's own: the owner's cancel, or a step that failed."""
@@ -137,6 +192,42 @@ def test_whoever_goes_on_with_a_run_keeps_the_block_that_could_not_be_kept_yet(
     runs.close_started_blocks("r")
     assert [row.reason for row in runs.blocks("r")] == ["program_died"]
     assert runs.unkept == {}
+
+
+def test_a_block_that_a_full_disk_did_not_take_outlives_the_agent(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent is killed before there is room: the next one finds what the block showed in the room that was taken for it."""
+    left(runs)
+    runs.note_started("r", 1, coin(7, 1))
+    died = BlockRow(run="r", number=1, order=coin(7, 1), state="left_out", reason="program_died", reason_arm="on")
+    with monkeypatch.context() as full:
+        full.setattr(runs.journal, "put_block", _full)
+        with pytest.raises(sqlite3.OperationalError):
+            runs.keep_block(died)
+    next_agents = Runs(runs.journal)
+    assert next_agents.unkept == {"r": died}
+    with monkeypatch.context() as full:
+        full.setattr(runs.journal, "put_block", _full)
+        with pytest.raises(sqlite3.OperationalError):
+            next_agents.note_started("other", 1, coin(7, 1))  # no other block takes its room
+    assert Runs(runs.journal).unkept == {"r": died}
+    assert next_agents.end("r", "aborted", None, None)["ending"] == "harm_suspected"
+    assert Runs(runs.journal).unkept == {}
+
+
+def test_what_a_block_left_in_its_reserve_is_whole_or_nothing(runs: Runs) -> None:
+    left(runs)
+    cut = BlockRow(run="r", number=1, order=coin(7, 1), state="cut")
+    runs.room.take()
+    assert runs.room.row() is None
+    assert runs.room.put(cut)
+    assert runs.room.row() == cut
+    size = runs.room.path.stat().st_size
+    with runs.room.path.open("r+b") as file:
+        file.seek(70)
+        file.write(b"torn")
+    assert runs.room.row() is None
+    assert runs.room.put(cut)
+    assert runs.room.path.stat().st_size == size, "written over, and no longer"
 
 
 def _full(*_: Any) -> None:

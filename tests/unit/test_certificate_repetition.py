@@ -104,7 +104,7 @@ def test_a_record_that_does_not_say_whether_it_was_judged_counts() -> None:
         run(1, "slowdown", kind="null"),
         run(1, "slowdown", kind="self"),
         run(1, "slowdown") | {"spec": run(1)["spec"] | {"work": "cpu"}, "work": []},
-        run(1, "slowdown") | {"state": "open", "ending": None, "ended_at": None},
+        run(1, "slowdown") | {"state": "open", "ending": None, "ended_at": None, "looks": []},
     ],
 )
 def test_other_things_do_not_stand_in_the_way(other: dict[str, Any]) -> None:
@@ -203,6 +203,22 @@ def test_other_rules_and_other_work_keep_theirs() -> None:
     assert revocations(renamed, [kept]) == [kept]
 
 
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        {"work": 5},
+        {"blocks": [{"state": "counted", "on": "damaged"}]},
+        {"spec": {"rule": "trainer", "kind": "ab", "new": 1}},
+    ],
+)
+def test_harm_that_cannot_be_understood_takes_back_all_of_its_rule(spoilt: dict[str, Any]) -> None:
+    assert revoked(harmed() | spoilt, 0.2, 0.8) == [0.2, 0.8]
+    assert revoked(harmed() | spoilt | {"ending": "interrupted"}, 0.8) == []
+    of_another = harmed() | spoilt
+    of_another["spec"] = of_another["spec"] | {"rule": "renderer", "new": 1}
+    assert revoked(of_another, 0.8) == []
+
+
 def test_runs_without_work_take_nothing_back() -> None:
     assert revoked(harmed(kind="null"), 0.8) == []
 
@@ -222,3 +238,7 @@ def test_a_run_left_open_after_a_look_that_was_no_pass_counts_against_the_next()
     assert may(run(2), left_open(1, None)), "before the first look nothing was seen"
     assert may(run(2), left_open(1, PASS)), "it passed, and only its end was not told"
     assert may(run(2), left_open(3, "inconclusive")), "what is tried later is judged with the later ones"
+    for malformed in ({}, {"n": 8}, "no look"):
+        assert not may(run(2), left_open(1, PASS) | {"looks": [malformed]}), (
+            "a look that cannot be understood is no pass"
+        )
