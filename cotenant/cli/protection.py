@@ -83,8 +83,9 @@ def _source_why(row: dict[str, Any]) -> str:
 
 
 def _reading(row: dict[str, Any]) -> str | None:
+    """The rate or the phase. A rate that is not known is said to be, and is never a rate of zero."""
     if row["role"] == "progress":
-        return None if row.get("rate") is None else f"{row['rate']:.4g}/s"
+        return "unknown" if row.get("rate") is None else f"{row['rate']:.4g}/s"
     return row.get("phase")
 
 

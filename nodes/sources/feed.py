@@ -22,6 +22,7 @@ from policies.sources.meaning import (
     ProgressMeaning,
 )
 from policies.sources.progress import ProgressTrack
+from policies.sources.windows import NOTHING_YET
 
 __all__ = ["Feed", "Phase", "Progress", "phase_meaning", "progress_meaning"]
 
@@ -212,7 +213,7 @@ class Feed:
         skipped = progress.meaning.skipped
         why = bad.why if bad is not None else ""
         if bad is None and progress.track.points == 0:
-            why = "no event was seen yet"
+            why = NOTHING_YET
             if skipped.total:
                 why += f"; {skipped.total} lines could not be read ({', '.join(skipped.as_dict())})"
         return ProgressView(

@@ -34,6 +34,7 @@ from policies.section.sources import (
     LogProgress,
 )
 from policies.sources.meaning import PhaseMeaning, ProgressMeaning
+from policies.sources.windows import NOTHING_YET
 
 if TYPE_CHECKING:
     from nodes.sources.helper_rows import Row
@@ -305,7 +306,7 @@ class SourceHub:
         if helped is None:
             return view
         row = helped.row
-        why = row.why if not row.readable else "" if helped.track.points else "no event was seen yet"
+        why = row.why if not row.readable else "" if helped.track.points else NOTHING_YET
         return replace(
             view,
             track=helped.track,

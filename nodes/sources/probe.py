@@ -72,7 +72,13 @@ class Probe:
 
     def view(self) -> ProgressView:
         bad = self.unreadable
-        why = bad.why if bad is not None else "" if self.track.points else "no rate was read yet"
+        why = (
+            bad.why
+            if bad is not None
+            else ""
+            if self.track.points
+            else "nothing was read yet: waiting for the first rate"
+        )
         code, remedy = (bad.code, bad.remedy) if bad is not None else ("", "")
         return ProgressView(self.track, bad is None, why, code, remedy, self.path, "exec", "rate")
 

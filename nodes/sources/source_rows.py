@@ -21,13 +21,20 @@ def phase_row(rule: str, index: int, view: PhaseView, more: Mapping[str, Any]) -
 def progress_row(
     rule: str, view: ProgressView, window_s: float, now_s: float, more: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """With its rate over ``window_s`` (or what its cadence needs) and whether it looks timed. ``more``: as for a phase."""
+    """With its rate over ``window_s`` (or what its cadence needs) and whether it looks timed. ``more``: as for a phase.
+
+    It is "waiting" while it could be read and nothing has come yet: no rate is known then, which is not a rate of zero.
+    """
     rate = live_rate(view.track, now_s, window_s)
     timed = check_timed([] if view.kind == "exec" else view.track.recent_reads())
+    waits = view.readable and view.track.points == 0
     return _row(rule, "progress", 0, view) | {
+        # a file that opens says nothing of the program until it has brought an event
+        "state": "waiting" if waits else "ok" if view.readable else "unreadable",
         "rate": rate.per_s if view.readable else None,
         "rate_window_s": rate.window_s,
         "why": view.why or rate.why,
+        "remedy": view.remedy or ("see that the program runs and writes what the section counts" if waits else ""),
         "counts": view.counts,
         "timed": timed.looks_timed,
         "timed_why": timed.words,

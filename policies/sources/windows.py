@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 from policies.sources.progress import ProgressTrack
 
-__all__ = ["Fit", "LiveRate", "fitting_window_s", "live_rate", "window_fits"]
+__all__ = ["NOTHING_YET", "Fit", "LiveRate", "fitting_window_s", "live_rate", "window_fits"]
 
 # A window must hold this many arrivals, or what it counts is when the program flushed, not what it did.
 ARRIVALS_A_WINDOW = 5
+NOTHING_YET = "nothing was read yet: waiting for the first event"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,6 @@ def live_rate(track: ProgressTrack, now_s: float, window_s: float) -> LiveRate:
     window = fitting_window_s(track, window_s)
     per_s = track.rate(now_s, window)
     if per_s is None:
-        why = "no event was seen yet" if track.points == 0 else f"over half of the last {window:.3g} s is not known"
+        why = NOTHING_YET if track.points == 0 else f"over half of the last {window:.3g} s is not known"
         return LiveRate(None, window, why)
     return LiveRate(per_s, window, "" if window == window_s else f"widened to the source's cadence from {window_s:g} s")

@@ -266,3 +266,22 @@ def test_describe_has_the_fields_of_the_verb(hub: SourceHub, tmp_path: Path) -> 
     assert rows[0]["skipped"] == {"no_json": 1}
     assert rows[0]["rate"] is None
     json.dumps(rows)
+
+
+def test_a_source_that_has_brought_nothing_waits_and_is_not_ok(hub: SourceHub, tmp_path: Path) -> None:
+    path = tmp_path / "e.jsonl"
+    path.write_bytes(STEP)  # of before the agent's time: rates begin at the end of the file
+    hub.configure(section(path), "/nowhere")
+    hub.poll("tick")
+    progress, phase = hub.describe()
+    assert (progress["state"], progress["rate"]) == ("waiting", None)
+    assert "nothing was read yet: waiting for the first event" in progress["why"]
+    assert progress["remedy"]
+    assert (phase["state"], phase["phase"]) == ("ok", "off"), "a phase was looked for in what stood there before"
+    append(path, STEP)
+    hub.poll("tick")
+    assert hub.describe()[0]["state"] == "ok"
+    path.rename(tmp_path / "gone")
+    path.mkdir()
+    hub.poll("tick")
+    assert hub.describe()[0]["state"] == "unreadable"

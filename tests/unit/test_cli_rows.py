@@ -96,6 +96,22 @@ def test_a_line_is_longer_than_the_terminal_only_where_one_field_is(what: str, w
         assert len(line.rstrip()) <= width or "  " not in line.strip() or line.strip() in whole, line
 
 
+def test_a_rate_that_is_not_known_reads_as_unknown() -> None:
+    nothing = {
+        "rule": "trainer",
+        "role": "progress",
+        "state": "waiting",
+        "path": "/e.jsonl",
+        "rate": None,
+        "why": "no event",
+    }
+    assert [line.split()[:4] for line in on_terminal(protection._sources([nothing]), 200)][1] == [
+        "trainer", "progress", "waiting", "unknown",
+    ]  # fmt: skip
+    still = nothing | {"state": "ok", "rate": 0.0}
+    assert "0/s" in on_terminal(protection._sources([still]), 200)[1]
+
+
 @pytest.mark.parametrize("what", SHOWN)
 def test_in_a_pipe_a_row_is_a_line(what: str) -> None:
     parts, copied = SHOWN[what]
