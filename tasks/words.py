@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from policies.harness.likely_done import likely_done_words
-from policies.harness.plan_text import planned_blocks
+from policies.harness.plan_text import left_words, planned_blocks
 from policies.harness.rows import BlockRow
 from policies.harness.spec import RunSpec
 from policies.harness.validity import decide_blocks
@@ -47,7 +47,10 @@ def percent(record: Mapping[str, Any]) -> float:
 
 
 def progress_words(record: Mapping[str, Any]) -> str:
-    """ "5 blocks counted of 12 planned, 0 left out; likely done by block 12, in about 1.4 h (…)": R only as a look gave it."""
+    """ "5 blocks counted of 12 planned, 0 left out; likely done by block 12, in about 1.4 h (…); at most 35 more blocks, about 7.0 h".
+
+    R only as a look gave it.
+    """
     spec = RunSpec.model_validate(record["spec"])
     counted = sum(1 for row in record["blocks"] if row["state"] == "counted")
     words = f"{counted} blocks counted of {planned_blocks(spec)} planned, {len(record['blocks']) - counted} left out"
@@ -56,7 +59,10 @@ def progress_words(record: Mapping[str, Any]) -> str:
         last = looks[-1]
         words += f"; R so far {last['R']:.4f} ({last['lo']:.4f}–{last['hi']:.4f}) at {last['n']} blocks"
     likely = likely_done_words(spec, decide_blocks(BlockRow.model_validate(row) for row in record["blocks"]))
-    return words + (f"; {likely}" if likely and record["state"] != "ended" else "")
+    if record["state"] == "ended":
+        return words
+    left = left_words(spec, counted, len(record["blocks"]) - counted)
+    return "; ".join(part for part in (words, likely, left) if part)
 
 
 def sweep_percent(record: Mapping[str, Any]) -> float:

@@ -14,7 +14,9 @@ from policies.harness.verdict import INCONCLUSIVE, K50_LIMIT, Decision
 
 __all__ = [
     "duration_words",
+    "left_words",
     "longest_hours",
+    "looks_words",
     "more_words",
     "most_words",
     "plan_words",
@@ -51,6 +53,12 @@ def duration_words(seconds: float) -> str:
     return f"{seconds / 3600.0:.1f} h"
 
 
+def looks_words(spec: RunSpec) -> str:
+    """ "8, 12, 16, … 40": the numbers of counted blocks at which the run may be judged."""
+    stops = run_looks(spec)
+    return ", ".join(str(n) for n in stops[:3]) + (f", … {stops[-1]}" if len(stops) > 3 else "")
+
+
 def plan_words(spec: RunSpec) -> str:
     """The plan's length in words, for the review."""
     blocks, stops = planned_blocks(spec), run_looks(spec)
@@ -60,9 +68,8 @@ def plan_words(spec: RunSpec) -> str:
     )
     if spec.kind == "null":
         return f"{text}; judged once, after {stops[0]} blocks"
-    judged = ", ".join(str(n) for n in stops[:3]) + (f", … {stops[-1]}" if len(stops) > 3 else "")
     return (
-        f"{text}; judged at {judged} counted blocks, and done at the first look that decides. "
+        f"{text}; judged at {looks_words(spec)} counted blocks, and done at the first look that decides. "
         f"While undecided it goes on: {most_words(spec)}"
     )
 
@@ -78,6 +85,19 @@ def most_words(spec: RunSpec) -> str:
         f"at most {blocks} blocks, {hours}. What switching takes comes on top, and no block begins that would end "
         f"after {duration_words(longest_s(spec))}"
     )
+
+
+def left_words(spec: RunSpec, counted: int, left_out: int) -> str:
+    """ "at most 36 more blocks, about 7.2 h": what an undecided run has left, the block under way among it.
+
+    "about": the hours are windows and washouts; what switching takes, and what repeating a block left out takes, comes on
+    top. "" where nothing is left to measure.
+    """
+    blocks = min(run_looks(spec)[-1] - counted, most_blocks(spec) - counted - left_out)
+    if blocks <= 0:
+        return ""
+    noun = "block" if blocks == 1 else "blocks"
+    return f"at most {blocks} more {noun}, about {duration_words(blocks * spec.block_s)}"
 
 
 def more_words(decision: Decision) -> str:

@@ -10,6 +10,7 @@ from harness_rows import block, spec
 from policies.harness.likely_done import likely_done_words
 from policies.harness.plan_text import (
     duration_words,
+    left_words,
     longest_hours,
     more_words,
     most_words,
@@ -166,4 +167,17 @@ def test_a_run_that_goes_on_says_when_it_is_likely_done_and_one_that_ended_does_
     said = progress_words(record)
     assert said.startswith("4 blocks counted of 12 planned, 0 left out; likely done by block 8, in about 48 min")
     assert "R so far" not in said, "nothing is said of R before the first look"
-    assert "likely" not in progress_words(record | {"state": "ended"})
+    assert said.endswith("; at most 36 more blocks, about 7.2 h")
+    ended = progress_words(record | {"state": "ended"})
+    assert "likely" not in ended
+    assert "at most" not in ended
+
+
+def test_what_is_left_at_most_is_the_blocks_to_the_last_look_the_one_under_way_among_them() -> None:
+    assert left_words(spec(), 0, 0) == "at most 40 more blocks, about 8.0 h"
+    assert left_words(spec(), 39, 0) == "at most 1 more block, about 12 min"
+    assert left_words(spec(), 40, 0) == ""
+    assert left_words(spec(), 10, 25) == "at most 5 more blocks, about 60 min", "no more than the hours hold"
+    assert left_words(spec(kind="null"), 4, 0) == "at most 8 more blocks, about 1.6 h", (
+        "judged once, at the planned number"
+    )
