@@ -12,7 +12,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from pathlib import Path
 
-from policies.report import Report, Section, Table, sections
+from policies.report import Report, Section, Table, sections, terms
 from policies.report.evidence import interval, percent, shown
 from tasks.drawing import COLOURS
 from tasks.pictures import blocks_svg, compare_svg, interval_svg
@@ -91,6 +91,7 @@ def _hero(report: Report, level: str = "h1") -> ET.Element:
         *notes,
         certificate,
         _numbers(report),
+        _terms(report),
     )
 
 
@@ -117,13 +118,25 @@ def _numbers(report: Report) -> ET.Element:
     if r.lo.value is not None and r.hi.value is not None:
         bounds = interval(r.lo.value, r.hi.value, r.places)
     pairs = [
-        (f"R, {on} ÷ {off}", shown(r.R, lambda v: percent(v, r.places))),
+        (f"speed, {on} ÷ {off} (R)", shown(r.R, lambda v: percent(v, r.places))),
         (r.interval_label, bounds),
-        ("blocks counted", f"{r.counted} of {len(report.blocks)}"),
+        (_counted_label(report), str(r.counted)),
     ]
     if report.dose.applies:
-        pairs.append(("dose metered", shown(report.dose.metered, lambda v: f"{v:.2f}")))
+        pairs.append(("dose, share of the device", shown(report.dose.metered, lambda v: f"{v:.2f}")))
     return el("dl", {"class": "numbers"}, *(el("div", {}, el("dt", {}, k), el("dd", {}, v)) for k, v in pairs))
+
+
+def _counted_label(report: Report) -> str:
+    """What the number of counted blocks is to be read beside: those left out; while the run goes on, how many it may reach."""
+    label = "blocks counted" if report.ending is not None else f"blocks counted so far, at most {report.result.n_max}"
+    return label + (f", {len(report.left_out)} left out" if report.left_out else "")
+
+
+def _terms(report: Report) -> ET.Element:
+    """What the words above mean, where they first stand."""
+    rows = (el("div", {}, el("dt", {}, word), el("dd", {}, meaning)) for word, meaning in terms(report))
+    return el("dl", {"class": "terms"}, *rows)
 
 
 def _parts(report: Report, csv_text: str, prefix: str) -> list[ET.Element]:

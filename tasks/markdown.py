@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from policies.report import Report, Section, Table, sections
+from policies.report import Report, Section, Table, sections, terms
 
 __all__ = ["LIMIT_BYTES", "block_rows", "markdown"]
 
@@ -32,6 +32,7 @@ def _lay_out(report: Report, *, with_blocks: bool) -> str:
     lines += [escape(text) + "\n" for text in (report.reason, report.certificate.says) if text]
     if report.certificate.remedy:
         lines += [_code(report.certificate.remedy), ""]
+    lines += [f"- **{escape(word)}**: {escape(meaning)}" for word, meaning in terms(report)]
     for section in sections(report):
         lines += ["", f"## {escape(section.title)}", ""]
         lines += _section(section, with_table=with_blocks or section.key != "blocks")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from policies.harness.validity import DEATHS
 from policies.report.document import Arm, Block, Look, Report
 from policies.report.evidence import interval, percent
-from policies.report.sections import margin_words
+from policies.report.sections import margin_words, result_title
 from policies.report.words import LEFT_OUT_LABELS
 from tasks.drawing import COLOURS, as_element, few_colours, new_figure, style
 
@@ -30,13 +30,13 @@ PER_PANEL_WIDE, PER_PANEL_NARROW = 40, 20
 
 
 def interval_svg(report: Report, *, narrow: bool = False, prefix: str = "") -> ET.Element:
-    """R with its interval against the margin, a row a look; the last row is the one that stands."""
+    """The estimate with its interval against the margin, a row a look; the last row is the one that stands."""
     rows = _look_rows(report)
     with style():
         figure = new_figure(narrow, 1.0 + (0.38 if narrow else 0.27) * len(rows))
         _draw_intervals(figure.add_subplot(), rows, report, strong={len(rows) - 1}, gutters=not narrow)
         description = "; ".join(f"after {name}: {_numbers(look, report.result.places)}" for name, look in rows)
-        return as_element(figure, prefix + "interval", narrow, "R with its interval against the margin", description)
+        return as_element(figure, prefix + "interval", narrow, result_title(report), description)
 
 
 def blocks_svg(report: Report, *, narrow: bool = False, prefix: str = "") -> ET.Element:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 __all__ = [
     "Figure",
     "State",
+    "above_words",
     "hours",
     "interval",
     "measured",
@@ -105,6 +106,13 @@ def percent(fraction: float, places: int = 1) -> str:
 def interval(low: float, high: float, places: int = 1) -> str:
     """(0.986, 1.003) -> "98.6–100.3 %"."""
     return f"{_fixed(low * 100.0, places)}–{_fixed(high * 100.0, places)} %"
+
+
+def above_words(R: float, low: float, high: float, places: int = 1) -> str:
+    """What is to be said of an estimate that reads above 100 % while its interval includes 100 %; "" of every other."""
+    if round(R * 100.0, places) > 100.0 and low <= 1.0 <= high:
+        return "above 100 % is within the noise, since the interval includes 100 %: no speed-up was shown"
+    return ""
 
 
 def seconds(value: float) -> str:

@@ -10,7 +10,7 @@ from policies.report.document import Arm, Block, Report
 from policies.report.evidence import interval, number, percent, shown
 from policies.report.words import day
 
-__all__ = ["Section", "Table", "arm_rate", "margin_words", "sections", "unburdened"]
+__all__ = ["Section", "Table", "arm_rate", "margin_words", "result_title", "sections", "unburdened"]
 
 Picture = Literal["interval", "blocks"]
 
@@ -70,6 +70,14 @@ def unburdened(report: Report) -> str:
     return {"null": "the other window", "self": "with the agent at rest"}.get(report.kind, "without fleet work")
 
 
+def result_title(report: Report) -> str:
+    """What the estimate is held against, in words that need no key."""
+    return {
+        "null": "The two windows of a block against each other",
+        "self": "Speed with the agent, against the margin",
+    }.get(report.kind, "Speed with fleet work, against the margin")
+
+
 def arm_rate(arm: Arm | None) -> str:
     return "–" if arm is None else shown(arm.rate, number)
 
@@ -80,7 +88,7 @@ def arm_rate(arm: Arm | None) -> str:
 def _result(report: Report) -> Section:
     r = report.result
     on, off = report.arms
-    facts = [(f"R ({on} ÷ {off})", shown(r.R, lambda v: percent(v, r.places), why=True))]
+    facts = [(f"{on} ÷ {off} (R)", shown(r.R, lambda v: percent(v, r.places), why=True))]
     if r.lo.value is not None and r.hi.value is not None:
         name, _, valid = r.interval_label.partition(", ")
         facts.append((name, f"{interval(r.lo.value, r.hi.value, r.places)}, {valid}"))
@@ -90,7 +98,7 @@ def _result(report: Report) -> Section:
             ("Blocks", f"{r.counted} counted" + (f", the estimate is of the first {r.n}" if r.n < r.counted else "")),
             (
                 "Noise of a block",
-                shown(r.noise_sd, lambda v: f"{percent(v, 2)} (standard deviation of ln R)", why=True),
+                shown(r.noise_sd, lambda v: _noise_words(report, v), why=True),
             ),
             (
                 "Order effect",
@@ -117,7 +125,7 @@ def _result(report: Report) -> Section:
     )
     return Section(
         "result",
-        "R against the margin" if report.kind != "null" else "R against 1",
+        result_title(report),
         picture="interval" if r.R.known else None,
         caption=caption,
         facts=tuple(facts),
@@ -160,6 +168,11 @@ def _blocks(report: Report) -> Section:
 def _order_words(b: float) -> str:
     """b > 0: the window that ran first was the faster one."""
     return f"the second window of a block ran {math.expm1(-b) * 100:+.2f} % against the first"
+
+
+def _noise_words(report: Report, sd: float) -> str:
+    on, off = report.arms
+    return f"{percent(sd, 2)}: how {on} ÷ {off} differs from block to block (standard deviation of its logarithm)"
 
 
 def _sees_words(report: Report, chance: float) -> str:
@@ -248,6 +261,7 @@ def _attempts(report: Report) -> Section:
     if not report.attempts:
         return Section("attempts", "Earlier attempts at the same thing", paragraphs=("There was none on this node.",))
     places = report.result.places
+    on, off = report.arms
     rows = tuple(
         (
             a.run,
@@ -261,5 +275,5 @@ def _attempts(report: Report) -> Section:
     return Section(
         "attempts",
         "Earlier attempts at the same thing",
-        table=Table(("Run", "Ended", "Ending", "Duty", "R"), "lllrr", rows),
+        table=Table(("Run", "Ended", "Ending", "Duty", f"{on} ÷ {off}"), "lllrr", rows),
     )

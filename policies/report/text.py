@@ -7,6 +7,7 @@ import textwrap
 from policies.report.document import Look, Report
 from policies.report.evidence import interval, percent
 from policies.report.sections import Section, Table, sections, unburdened
+from policies.report.terms import terms
 
 __all__ = ["render"]
 
@@ -29,7 +30,10 @@ def render(report: Report, width: int = WIDTH) -> str:
     lines += ["", *_wrap(report.certificate.says, width)]
     if report.certificate.remedy:
         lines += _wrap(report.certificate.remedy, width, INDENT * 2)
-    lines.append("═" * width)
+    lines += ["═" * width, ""]
+    label = max(len(word) for word, _ in terms(report))
+    for word, meaning in terms(report):
+        lines += _hanging(word, meaning, label, width)
     for section in sections(report):
         lines += ["", section.title, "─" * len(section.title)]
         lines += _section(section, report, width)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from policies.harness.validity import harm_suspected
 from policies.report.base import Base
-from policies.report.evidence import interval, percent
+from policies.report.evidence import above_words, interval, percent
 from policies.report.words import ENDING_TITLES, clean, plural
 
 __all__ = ["JUDGED", "more", "reason", "sentence", "title", "warnings"]
@@ -52,7 +52,8 @@ def sentence(base: Base) -> str:
         "aborted": _stopped,
         "interrupted": _stopped,
     }.get(base.ending or "", _running)
-    return teller(base)
+    said, estimate, above = teller(base), _estimate(base), _above(base)
+    return f"{said} {above}" if above and estimate and estimate in said else said
 
 
 def _estimate(base: Base) -> str | None:
@@ -67,6 +68,15 @@ def _estimate(base: Base) -> str | None:
     }[base.spec.kind]
     bounds = interval(r.lo.value, r.hi.value, r.places)
     return f"{percent(r.R.value, r.places)} of {than} (90 % interval {bounds}, valid at every look)"
+
+
+def _above(base: Base) -> str:
+    """A sentence that keeps 102 % from being read as a gain; "" where there is nothing to misread."""
+    r = base.result
+    if r.R.value is None or r.lo.value is None or r.hi.value is None:
+        return ""
+    words = above_words(r.R.value, r.lo.value, r.hi.value, r.places)
+    return f"{words[:1].upper()}{words[1:]}." if words else ""
 
 
 def _passed(base: Base) -> str:

@@ -7,6 +7,7 @@ import json
 import math
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from report_samples import ENDINGS, NAMES, RUNS, flat, record, rendered
 from policies.certificate.fingerprint import Fingerprint
 from policies.harness.validity import decide_blocks
 from policies.refusal import Refused
-from policies.report import read_record
+from policies.report import read_record, sections, terms
 from policies.report.evidence import Figure, hours, measured, number, percent, places_for, shown, unknown
 from policies.report.words import clean
 from tasks.reports import build
@@ -108,7 +109,7 @@ def test_only_a_kept_certificate_is_spoken_of_as_one(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_sections_keep_their_order(name: str) -> None:
     order = [
-        "R against",
+        "Speed with",
         "Each block",
         "The dose held",
         "Left out",
@@ -121,9 +122,59 @@ def test_sections_keep_their_order(name: str) -> None:
     ]
     lines = rendered(name).text.splitlines()
     titles = [a for a, b in itertools.pairwise(lines) if b and set(b) == {"─"}]
+    if name == "null":
+        order[0] = "The two windows"
     at = [next(i for i, start in enumerate(order) if title.startswith(start)) for title in titles]
     assert at == sorted(at)
     assert {0, 1, 3, 4, 8, 9} <= set(at)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_report_cannot_do_without_is_said_before_its_first_section(name: str) -> None:
+    form = rendered(name)
+    first = sections(form.report)[0].title
+    words = [word for word, _ in terms(form.report)]
+    assert words[1:4] == ["R", "Margin", "Look"]
+    assert ("Dose, duty" in words) is (form.report.kind == "ab")
+    assert " ".join(words[0].split(", ")) == " ".join(form.report.arms)
+    for text in (flat(form.text), form.markdown):
+        for word, meaning in terms(form.report):
+            assert 0 < text.index(f"{word}{'**:' if text is form.markdown else ''} {meaning}") < text.index(first)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_headings_are_words_and_no_logarithm_is_named_by_its_sign(name: str) -> None:
+    for section in sections(rendered(name).report):
+        assert not re.search(r"\bR\b", section.title)
+        assert section.table is None or "R" not in section.table.columns
+    assert "ln R" not in rendered(name).text
+
+
+def _judged_at(monkeypatch: pytest.MonkeyPatch, name: str, R: float, lo: float, hi: float) -> str:
+    import tasks.reports
+
+    true = tasks.reports.judge
+
+    def judge(raw: dict[str, Any]) -> Any:
+        found = true(raw)
+        return replace(found, decision=replace(found.decision, R=R, lo=lo, hi=hi))
+
+    monkeypatch.setattr(tasks.reports, "judge", judge)
+    return build(record(name)).report.sentence
+
+
+def test_more_than_100_percent_is_said_to_be_noise_where_the_interval_includes_100(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    note = " Above 100 % is within the noise, since the interval includes 100 %: no speed-up was shown."
+    for name in ("pass", "inconclusive", "running", "interrupted"):
+        with monkeypatch.context() as patched:
+            assert _judged_at(patched, name, 1.021, 0.99, 1.05).endswith(note), name
+        with monkeypatch.context() as patched:
+            assert note not in _judged_at(patched, name, 1.021, 1.004, 1.05), "all of the interval lies above"
+        with monkeypatch.context() as patched:
+            assert note not in _judged_at(patched, name, 1.00004, 0.99, 1.05), "it reads 100.0 %"
+        assert note not in rendered(name).report.sentence
 
 
 def test_bounds_are_never_those_of_an_ordinary_t_interval() -> None:

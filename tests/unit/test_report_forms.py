@@ -18,9 +18,10 @@ from report_samples import NAMES, flat, record, rendered
 from policies.harness.schedule import run_looks
 from policies.harness.validity import decide_blocks
 from policies.refusal import Refused
-from policies.report import read_record, windows_csv
+from policies.report import read_record, sections, terms, windows_csv
 from policies.report.evidence import interval, number, percent
 from policies.statistics import decide
+from tasks.html import _hero
 from tasks.markdown import escape
 from tasks.pictures import blocks_svg, interval_svg
 from tasks.reports import build, compare_html
@@ -82,6 +83,17 @@ def test_estimate_and_interval_are_the_same_everywhere(name: str) -> None:
     if form.report.kind != "null" and form.report.ending != "refused":
         assert R in form.report.sentence
         assert bounds in form.report.sentence
+
+
+def test_the_page_says_what_its_words_mean_before_its_first_section_and_counts_blocks_by_name() -> None:
+    form = rendered("pass")
+    text = Page(form.html).text
+    for word, meaning in terms(form.report):
+        assert text.index(word + meaning) < text.index(sections(form.report)[0].title)
+    assert "blocks counted, 2 left out12" in text
+    assert "speed, ON ÷ OFF (R)99.50 %" in text
+    running = "".join(_hero(rendered("running").report).itertext())
+    assert "blocks counted so far, at most 409" in running
 
 
 @pytest.mark.parametrize("name", NAMES)
