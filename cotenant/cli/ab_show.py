@@ -53,7 +53,7 @@ def register(ab: typer.Typer) -> None:
 def _verified(answer: dict[str, Any]) -> Iterator[str]:
     counts = answer["blocks"]
     source = "the agent's journal" if answer["told_by"] == "agent" else "the store"
-    yield f"run {answer['run']}: {counts['counted']} counted of {counts['all']} blocks, from {source}"
+    yield f"run {answer['run']}: {counts['counted']} blocks counted, {counts['all'] - counts['counted']} left out, from {source}"
     yield f"  recorded:   {answer['recorded']['ending'] or 'goes on'}"
     yield f"  recomputed: {answer['recomputed']['ending'] or 'undecided by its windows'}"
     yield "agrees" if answer["agrees"] else "DIFFERS:"

@@ -52,7 +52,7 @@ def step_words(status: dict[str, Any]) -> str:
 
 
 def now_words(status: dict[str, Any]) -> str:
-    """``block 5 of 12, ON, washout, 38 s left; 4 counted``."""
+    """``block 5 of 12, ON, washout, 38 s left; 4 blocks counted; at most 36 more blocks, about 7.2 h``."""
     now = status.get("now") or {}
     words = step_words(status)
     if now.get("left_s") is not None:
@@ -79,19 +79,32 @@ def _planned(status: dict[str, Any]) -> int:
 
 
 def _counts(status: dict[str, Any]) -> str:
-    left_out = f", {status['left_out']} left out" if status["left_out"] else ""
-    return f"{status['counted']} counted{left_out}"
+    """Blocks counted and left out so far, and how much is left at most; a block counts once both its windows are over."""
+    from policies.harness.plan_text import left_words
+    from policies.harness.spec import RunSpec
+
+    counted, left_out = status["counted"], status["left_out"]
+    words = f"{counted} {'block' if counted == 1 else 'blocks'} counted" if counted else "no block counted yet"
+    if left_out:
+        words += f", {left_out} left out"
+    if status["state"] == "ended":
+        return words
+    left = left_words(RunSpec.model_validate(status["spec"]), counted, left_out)
+    return f"{words}; {left}" if left else words
 
 
 def look_words(look: dict[str, Any]) -> str:
-    """``look at 8 blocks: R 99.6 % (90 % interval, valid at every look: 99.0–100.2 %), inconclusive``."""
-    words = f"look at {look['n']} blocks: "
+    """``look at 8 blocks: relative speed (R) 99.6 % (90 % interval, valid at every look: 99.0–100.2 %), inconclusive``."""
+    from policies.report.evidence import above_words
+
+    words, above = f"look at {look['n']} blocks: relative speed (R) ", ""
     ratio, lo, hi = look.get("R"), look.get("lo"), look.get("hi")
     if ratio is None or lo is None or hi is None:
-        words += "R unknown"
+        words += "unknown"
     else:
-        words += f"R {100 * ratio:.1f} % (90 % interval, valid at every look: {100 * lo:.1f}–{100 * hi:.1f} %)"
-    words += f", {look['verdict']}"
+        words += f"{100 * ratio:.1f} % (90 % interval, valid at every look: {100 * lo:.1f}–{100 * hi:.1f} %)"
+        above = above_words(ratio, lo, hi)
+    words += f", {look['verdict']}" + (f"; {above}" if above else "")
     if look["verdict"] == "inconclusive" and look.get("more_blocks"):
         words += f"; about {look['more_blocks']} more blocks may decide it"
     return words
@@ -223,14 +236,15 @@ class Watcher:
 
         if not sys.stderr.isatty():
             return nullcontext()
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+        from rich.table import Column
 
         from cotenant.cli.render import console
 
         out = console(sys.stderr)
-        self._progress = Progress(
-            BarColumn(bar_width=24), TextColumn("{task.description}", markup=False), TimeElapsedColumn(), console=out
-        )
+        words = TextColumn("{task.description}", markup=False, table_column=Column(overflow="fold"))
+        # no clock: it would count the watching, not the run, beside words that say how much of the run is left
+        self._progress = Progress(SpinnerColumn("line"), BarColumn(bar_width=12), words, console=out)
         self._progress.add_task("", total=None)
         self.say = lambda line: out.print(line, markup=False)
         return self._progress

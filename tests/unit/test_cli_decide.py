@@ -47,6 +47,7 @@ def test_text_says_the_verdict_first(tmp_path: Path, cli: Cli) -> None:
     said = cli("protection", "ab", "decide", write(tmp_path, "b.json", EIGHT))
     assert said.code == 0
     assert said.out.splitlines()[0] == "no slowdown shown"
+    assert "(R) " in said.out
     assert "valid at every look" in said.out
 
 
@@ -61,7 +62,7 @@ def test_before_the_first_look_there_is_no_verdict_and_no_R(tmp_path: Path, cli:
     said = cli("protection", "ab", "decide", write(tmp_path, "b.json", EIGHT[:7]))
     assert said.code == 1
     assert "no look yet: 7 usable blocks" in said.out
-    assert "R " not in said.out
+    assert "(R)" not in said.out
 
 
 @pytest.mark.parametrize(

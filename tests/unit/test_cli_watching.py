@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from cotenant.cli.agents import Agent
 from cotenant.cli.fleet_link import Fleet, server_answers
@@ -36,11 +40,37 @@ def status(
 
 
 def test_now_in_words() -> None:
-    assert now_words(status(4, part="washout")) == "block 5 of 12, ON, washout, 38 s left; 4 counted"
+    assert now_words(status(4, part="washout")) == (
+        "block 5 of 12, ON, washout, 38 s left; 4 blocks counted; at most 36 more blocks, about 7.2 h"
+    )
     assert now_words(status(12)).startswith("block 13 (at most 40), ON, window")
-    assert now_words(status(4, left_out=2, left_s=None)) == "block 5 of 12, ON, window; 4 counted, 2 left out"
-    assert now_words(status(4, now=None)) == "waits for its flow to go on; 4 counted"
-    assert now_words(status(4, state="ended", ending="slowdown", now=None)).startswith("ended: slowdown")
+    assert now_words(status(1, left_out=2, left_s=None)) == (
+        "block 2 of 12, ON, window; 1 block counted, 2 left out; at most 37 more blocks, about 7.4 h"
+    )
+    assert now_words(status(4, now=None)).startswith("waits for its flow to go on; 4 blocks counted; at most")
+    assert now_words(status(4, state="ended", ending="slowdown", now=None)) == "ended: slowdown; 4 blocks counted"
+
+
+def test_before_the_first_block_is_over_it_is_said_that_none_counts_yet() -> None:
+    whole = "no block counted yet; at most 40 more blocks, about 8.0 h"
+    assert now_words(status(0)) == f"block 1 of 12, ON, window, 38 s left; {whole}"
+    reference = status(0, now={"block": None, "arm": None, "part": "reference", "left_s": 9.0})
+    assert now_words(reference) == f"reference, the work held, 9 s left; {whole}"
+
+
+def test_on_a_terminal_of_80_columns_nothing_of_it_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.StringIO()
+    terminal = Console(file=shown, force_terminal=True, width=80, color_system=None)
+    monkeypatch.setattr("sys.stderr", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr("cotenant.cli.render.console", lambda stream: terminal)
+    watcher = Watcher(None, "run-1", lambda: None, 0.01, 5.0)  # type: ignore[arg-type]
+    now = status(4, part="washout", left_out=2)
+    with watcher._bar():
+        watcher._show(now)
+        watcher._progress.refresh()  # type: ignore[union-attr]
+    last = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.getvalue())
+    assert all(word in last for word in now_words(now).split())
+    assert "…" not in last
 
 
 def test_blocks_are_counted_as_the_plan_counted_them() -> None:
@@ -51,10 +81,12 @@ def test_blocks_are_counted_as_the_plan_counted_them() -> None:
 
 def test_a_look_in_words() -> None:
     assert look_words(LOOK) == (
-        "look at 8 blocks: R 99.6 % (90 % interval, valid at every look: 98.0–101.3 %), inconclusive; "
+        "look at 8 blocks: relative speed (R) 99.6 % (90 % interval, valid at every look: 98.0–101.3 %), inconclusive; "
         "about 4 more blocks may decide it"
     )
-    assert "R unknown" in look_words(LOOK | {"R": None, "lo": None, "hi": None})
+    assert "(R) unknown, inconclusive" in look_words(LOOK | {"R": None, "lo": None, "hi": None})
+    assert "above 100 %" not in look_words(LOOK)
+    assert "above 100 % is within the noise" in look_words(LOOK | {"R": 1.021, "lo": 0.99, "hi": 1.05})
 
 
 def watch(
@@ -93,7 +125,7 @@ def test_each_step_is_said_once_and_R_only_after_a_look(home: Path) -> None:
     assert watch(home, said, seen, record)["run"] == record["run"]
     assert said[0].startswith("reference")
     before = said[: said.index(look_words(LOOK))]
-    assert not any("R " in line or "verdict" in line or "%" in line for line in before), before
+    assert not any("(R)" in line or "verdict" in line or "%" in line for line in before), before
     assert said.count(look_words(LOOK)) == 1
     assert len([line for line in said if line.startswith("block 1 of 12, ON, window")]) == 1
     assert said[-1].startswith("ended: slowdown")
@@ -175,7 +207,7 @@ def test_show_exits_by_the_runs_ending(name: str, code: int, cli: Cli, home: Pat
 def test_status_shows_where_the_run_is(cli: Cli, home: Path) -> None:
     with FakeAgent(home, run_status=status(8, looks=[LOOK])).serving():
         said = cli("protection", "ab", "status", "local")
-    assert "block 9 of 12, ON, window, 38 s left; 8 counted" in said.out
+    assert "block 9 of 12, ON, window, 38 s left; 8 blocks counted; at most 32 more blocks, about 6.4 h" in said.out
     assert "look at 8 blocks" in said.out
     with FakeAgent(home, run_status=None).serving():
         assert "no run measures" in cli("protection", "ab", "status", "local").err
