@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cotenant.cli.result import Exit, OperationError, OperationResult
-from cotenant.demo import DUTY, HONEST, NODE, Demo, StepFailed, section_text
+from cotenant.demo import DUTY, HONEST, NODE, WHY_MARGIN, Demo, StepFailed, section_text
 from cotenant.demo_model import MODEL, model_file, wheels
 
 __all__ = ["LlmDemo"]
@@ -87,6 +87,7 @@ class LlmDemo(Demo):
         self.say("4. the owner says what is protected; device work runs beside it only under a certificate")
         self.protect()
         self.say("5. the certificate: the model's work in windows ON and OFF, in random order")
+        self.say(f"   {WHY_MARGIN}")
         record = self.measure(DUTY)
         self.after(record)
         self.answer = self.serve(record)
