@@ -111,6 +111,20 @@ def test_the_check_finds_what_is_wrong(line: str) -> None:
     assert _complaint(line, whole=True) is not None
 
 
+def test_what_the_daily_tasks_leave_to_be_filled_in_is_explained_above_them() -> None:
+    """Between the heading and the table of tasks every word that stands for something has its line."""
+    tasks = (ROOT / "README.md").read_text(encoding="utf-8").split("## Daily tasks")[1].split("\n## ")[0]
+    words, table = tasks.split("| to | do |")
+    commands = " ".join(
+        span for span in _INLINE.findall(table.split("A section for")[0]) if span.startswith("cotenant ")
+    )
+    stands_for = set(re.findall(r"(?<![-\w])[A-Z]{3,}(?!\w)", commands)) | {"local", "llmserve/selftest", "duty"}
+    assert {"RUN", "FILE", "MODULE"} <= stands_for
+    explained = {span.strip("`*") for span in re.findall(r"^\| ([^|]+) \| [^|]{20,} \|$", words, re.MULTILINE)}
+    assert stands_for <= explained
+    assert "trainer" in words
+
+
 @pytest.mark.parametrize("path", PAGES, ids=_page)
 def test_every_section_and_manifest_that_is_shown_is_accepted(path: Path) -> None:
     for block in _blocks(path, "toml"):
