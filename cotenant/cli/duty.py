@@ -128,22 +128,40 @@ def _text(data: dict[str, Any]) -> Iterator[RenderableType]:
 
 
 def _watch(node: str | None, as_json: bool) -> None:
+    """Show it until Ctrl-C. A named node that is refused or silent at the first look ends it; later ones are said and waited out."""
+    found = _views(node)
     if as_json or not sys.stdout.isatty():
         while True:
-            views, errors = _views(node)
+            views, errors = found
             if as_json:
-                found = {"nodes": views, "errors": [error.as_dict() for error in errors]}
-                print(json.dumps(found, ensure_ascii=False), flush=True)
+                told = {"nodes": views, "errors": [error.as_dict() for error in errors]}
+                print(json.dumps(told, ensure_ascii=False), flush=True)
             else:
-                print("\n".join(str(part) for part in _text({"nodes": views})), flush=True)
+                print("\n".join(_lines(views, errors)), flush=True)
             time.sleep(WATCH_EVERY_S)
+            found = _views_again(node)
     from rich.live import Live
     from rich.text import Text
 
     with Live(auto_refresh=False) as live:
         while True:
-            views, errors = _views(node)
-            lines = [str(part) for part in _text({"nodes": views})]
-            lines += [f"{error.what}: {error.why}" for error in errors]
-            live.update(Text("\n".join(lines)), refresh=True)
+            live.update(Text("\n".join(_lines(*found))), refresh=True)
             time.sleep(WATCH_EVERY_S)
+            found = _views_again(node)
+
+
+def _views_again(node: str | None) -> tuple[list[dict[str, Any]], list[OperationError]]:
+    from cotenant.cli.failures import Unreachable
+
+    try:
+        return _views(node)
+    except Unreachable as error:  # an agent that is started anew answers again
+        return [], [error.error]
+
+
+def _lines(views: list[dict[str, Any]], errors: list[OperationError]) -> list[str]:
+    """What one look shows. A node that does not answer is said: it is none that has no budget."""
+    from cotenant.cli.render import error_text
+
+    shown = [str(part) for part in _text({"nodes": views, "silent": bool(errors)})]
+    return shown + [error_text(error) for error in errors]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +13,9 @@ import pytest
 from cotenant.cli import duty
 from cotenant.cli.failures import Unreachable
 from cotenant.settings import Settings
-from tests.cli_runner import Cli, cli, home  # noqa: F401
+from tests.cli_runner import Cli, cli, home
+
+__all__ = ["cli", "home"]
 
 
 def view(node: str, **changes: Any) -> dict[str, Any]:
@@ -67,7 +70,81 @@ def test_where_no_node_has_a_budget_it_says_what_one_needs() -> None:
     assert "certified" in str(text)
 
 
-def test_the_fleets_duty_is_one_table_from_the_store(cli: Cli, home: Path) -> None:  # noqa: F811
+def watched(nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch, *looks: dict[str, Any]) -> list[float]:
+    """Between two looks the nodes answer what ``looks`` says, one after the other; then comes Ctrl-C. The waits."""
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) > len(looks):
+            raise KeyboardInterrupt
+        nodes.update(looks[len(waits) - 1])
+
+    monkeypatch.setattr(duty.time, "sleep", sleep)
+    return waits
+
+
+def test_watch_shows_it_again_every_two_seconds_until_ctrl_c(
+    cli: Cli,
+    nodes: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nodes |= {"a": view("a"), "b": view("b", gpu_jobs="always", decides="nobody", budget=None), "c": None}
+    waits = watched(nodes, monkeypatch, {"a": view("a", budget=0.15)}, {"a": None})
+    said = cli("protection", "duty", "--watch")
+    assert (said.code, waits) == (0, [2.0, 2.0, 2.0])
+    lines = said.out.splitlines()
+    assert [line for line in lines if line.startswith("a: ")] == [
+        f"a: gpu_duty budget {budget} of ceiling 0.35 (running); 0 unit(s)" for budget in ("0.3", "0.15")
+    ]
+    assert sum("node c: no agent answers" in line for line in lines) == 3, "each look says what does not answer"
+    assert sum("node a: no agent answers" in line for line in lines) == 1
+    assert not [line for line in lines if "no node has" in line], "what cannot be asked may have a budget"
+
+
+def test_watch_with_json_is_one_object_a_look(
+    cli: Cli,
+    nodes: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nodes |= {"a": view("a"), "b": view("b"), "c": None}
+    watched(nodes, monkeypatch, {"b": None})
+    lines = cli("protection", "duty", "--watch", "--json").out.splitlines()
+    first, second = (json.loads(line) for line in lines[:2])
+    assert first["nodes"] == [view("a"), view("b")]
+    assert ([each["node"] for each in second["nodes"]], [each["what"] for each in second["errors"]]) == (
+        ["a"],
+        ["node b", "node c"],
+    )
+    assert second["errors"][0]["remedy"] == "cotenant up"
+
+
+def test_watch_of_one_node_outlives_its_agents_restart_and_refuses_one_that_never_answered(
+    cli: Cli,
+    nodes: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nodes |= {"a": view("a"), "b": None}
+    watched(nodes, monkeypatch, {"a": None}, {"a": view("a", budget=0.05)})
+    lines = cli("protection", "duty", "a", "--watch").out.splitlines()
+    assert lines == [
+        "a: gpu_duty budget 0.3 of ceiling 0.35 (running); 0 unit(s)",
+        "error: node a: no agent answers",
+        "  next: cotenant up",
+        "a: gpu_duty budget 0.05 of ceiling 0.35 (running); 0 unit(s)",
+    ]
+    assert cli("protection", "duty", "b", "--watch").code == 3
+
+
+def test_json_is_the_view_whole(cli: Cli, nodes: dict[str, Any]) -> None:
+    nodes |= {"a": view("a"), "b": view("b", gpu_jobs="never", decides="nobody", budget=None), "c": None}
+    said = cli("protection", "duty", "--json")
+    assert (said.code, said.json["status"], said.json["data"]) == (3, "partial", {"nodes": [view("a")]})
+    assert [error["what"] for error in said.json["errors"]] == ["node c"]
+    assert cli("protection", "duty", "b", "--json").json["data"]["nodes"][0]["gpu_jobs"] == "never"
+
+
+def test_the_fleets_duty_is_one_table_from_the_store(cli: Cli, home: Path) -> None:
     from cotenant import store
 
     engine = store.open(f"sqlite:///{home / 'store.sqlite'}")
@@ -99,7 +176,7 @@ def test_the_fleets_duty_is_one_table_from_the_store(cli: Cli, home: Path) -> No
     assert (wrong.code, "cotenant node list --fleet" in wrong.err) == (2, True)
 
 
-def test_where_there_is_no_store_the_fleets_duty_says_what_makes_one(cli: Cli) -> None:  # noqa: F811
+def test_where_there_is_no_store_the_fleets_duty_says_what_makes_one(cli: Cli) -> None:
     said = cli("protection", "duty", "--fleet")
     assert said.code == 0
     assert "cotenant up" in said.err
