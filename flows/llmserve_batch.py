@@ -23,7 +23,7 @@ from pydantic import Field
 
 from cotenant import store
 from cotenant.settings import Settings
-from policies.prompts import BatchSpec, batch_id, digest_of, parse_list
+from policies.prompts import BatchSpec, batch_id, checked_spec, digest_of, parse_list
 from policies.refusal import Refused
 from tasks.agent_link import AgentLost, connect
 from tasks.cancelled import is_cancelled
@@ -87,11 +87,11 @@ def llmserve_batch(
     begun = False
     try:
         if not batch:
-            spec = BatchSpec(
-                node=node, model=model, backend=backend, max_tokens=max_tokens, temperature=temperature, top_p=top_p,
-                top_k=top_k, seed=seed, stop=tuple(stop or ()), per_job=per_job, width=width, raw=raw, context=context,
-                wall_s=wall_s,
-            )  # fmt: skip
+            spec = checked_spec({
+                "node": node, "model": model, "backend": backend, "max_tokens": max_tokens, "temperature": temperature,
+                "top_p": top_p, "top_k": top_k, "seed": seed, "stop": tuple(stop or ()), "per_job": per_job,
+                "width": width, "raw": raw, "context": context, "wall_s": wall_s,
+            })  # fmt: skip
             make(work, spec, prompts or [], flow_run_id)
         begin_batch(work, flow_run_id)
         begun = True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -133,14 +132,16 @@ def _look(llmserve: typer.Typer) -> None:
     @command(llmserve, "results", example="cotenant llmserve results batch-1a2b3c4d5e -o out.jsonl")
     def results(
         batch: BatchArg,
-        out: Annotated[Path | None, typer.Option("--out", "-o", help="A file; standard output by default.")] = None,
+        out: Annotated[
+            Path | None, typer.Option("--out", "-o", help="A file; standard output by default, and for -.")
+        ] = None,
     ) -> OperationResult:
         """A batch's answers, a line a prompt in the order they came in; OpenAI batch output for OpenAI batch requests.
 
         Prompts that are not finished have a line that says so. Exit code 1 while there are any.
         """
         from cotenant import store
-        from cotenant.cli.llmserve_show import one_batch
+        from cotenant.cli.llmserve_show import one_batch, write_lines
         from cotenant.cli.runs import made_store
         from policies.prompts import model_words, result_lines
 
@@ -150,15 +151,9 @@ def _look(llmserve: typer.Typer) -> None:
         lines = result_lines(batch, model_words(found["spec"]), found["format"], store.prompt_rows(engine, batch))
         counts = {key: found[key] for key in ("batch", "state", "total", "done", "failed", "open")}
         code = Exit.OTHER_ANSWER if found["open"] or found["failed"] else Exit.DONE
-        if out is None:
+        if out is None or str(out) == "-":
             return OperationResult(list(lines), exit_code=code, view=lambda texts: texts)
-        draft = out.with_name(f".{out.name}.{os.getpid()}")
-        try:
-            with open(draft, "w", encoding="utf-8") as file:
-                file.writelines(line + "\n" for line in lines)
-            os.replace(draft, out)
-        finally:
-            draft.unlink(missing_ok=True)
+        write_lines(out, lines)
         return OperationResult(
             counts | {"out": str(out)},
             exit_code=code,

@@ -73,9 +73,7 @@ def spec_of(asked: dict[str, Any], parsed: Parsed) -> BatchSpec:
     Raises:
         Refused: an option that cannot be used.
     """
-    from pydantic import ValidationError
-
-    from policies.prompts import BatchSpec
+    from policies.prompts import checked_spec
     from policies.refusal import Refused
 
     given = {name: value for name, value in asked.items() if value is not None}
@@ -88,14 +86,7 @@ def spec_of(asked: dict[str, Any], parsed: Parsed) -> BatchSpec:
             f"they name the models {', '.join(parsed.models)}",
             "choose one with --model",
         )
-    try:
-        return BatchSpec.model_validate(given)
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(map(str, first["loc"])) or "the options"
-        raise Refused(
-            "BATCH_BAD", f"{name} {first['input']!r}", first["msg"], "cotenant llmserve queue --help"
-        ) from error
+    return checked_spec(given)
 
 
 def queue(

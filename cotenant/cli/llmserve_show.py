@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cotenant.cli.failures import Unreachable
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 
     from cotenant.settings import Settings
 
-__all__ = ["batch_view", "batches_view", "models_view", "one_batch", "watch"]
+__all__ = ["batch_view", "batches_view", "models_view", "one_batch", "watch", "write_lines"]
 
 
 def one_batch(settings: Settings, engine: Engine, batch: str) -> dict[str, Any]:
@@ -136,6 +138,27 @@ def words(status: dict[str, Any]) -> str:
     if now["duty"] is not None:
         said += f", duty {now['duty']:g}"
     return said + (f" ({now['held']})" if now["held"] else "")
+
+
+def write_lines(out: Path, lines: Iterable[str]) -> None:
+    """Into a file: whole or not at all, through a link to what it names. A pipe or a device is written to, never replaced.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    texts = (line + "\n" for line in lines)
+    if out.exists() and not out.is_file():
+        with open(out, "w", encoding="utf-8") as file:
+            file.writelines(texts)
+        return
+    target = out.resolve()
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        with open(draft, "w", encoding="utf-8") as file:
+            file.writelines(texts)
+        os.replace(draft, target)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def batch_view(status: dict[str, Any]) -> Iterator[RenderableType]:

@@ -25,8 +25,8 @@ def console(stream: IO[str] | None = None) -> Console:
 
     stream = stream or sys.stdout
     if stream.isatty():
-        return Console(file=stream, highlight=False)
-    return Console(file=stream, highlight=False, no_color=True, width=PIPED_WIDTH, soft_wrap=True)
+        return Console(file=stream, highlight=False, emoji=False)
+    return Console(file=stream, highlight=False, emoji=False, no_color=True, width=PIPED_WIDTH, soft_wrap=True)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, keep: Iterable[str] = ()) -> Rows:
@@ -87,7 +87,10 @@ def show(out: Console, part: RenderableType) -> None:
     if out.is_terminal:
         out.print(part, markup=False, soft_wrap=True) if isinstance(part, str) else out.print(part, crop=False)
         return
+    if isinstance(part, str):
+        out.file.write(part + "\n")
+        return
     with out.capture() as caught:
-        out.print(part, markup=False) if isinstance(part, str) else out.print(part)
+        out.print(part)
     # Cells are padded to their column; in a file that is noise.
     out.file.write("\n".join(line.rstrip() for line in caught.get().splitlines()) + "\n")

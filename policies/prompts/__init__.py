@@ -5,7 +5,17 @@ from __future__ import annotations
 from policies.prompts.figures import added, progress_of, rates
 from policies.prompts.inputs import BadLine, Item, Parsed, digest_of, parse_list, parse_text
 from policies.prompts.outputs import result_lines
-from policies.prompts.spec import PER_JOB, BatchSpec, batch_id, chunk_size, job_key, job_payload, model_words, sized
+from policies.prompts.spec import (
+    PER_JOB,
+    BatchSpec,
+    batch_id,
+    checked_spec,
+    chunk_size,
+    job_key,
+    job_payload,
+    model_words,
+    sized,
+)
 
 __all__ = [
     "PER_JOB",
@@ -15,6 +25,7 @@ __all__ = [
     "Parsed",
     "added",
     "batch_id",
+    "checked_spec",
     "chunk_size",
     "digest_of",
     "job_key",

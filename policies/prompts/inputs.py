@@ -35,6 +35,15 @@ _BODY = {
     "stream",
     "user",
 }
+_REQUEST = {"custom_id", "method", "url", "body"}
+# what clients write although it asks for nothing; so does a null, whatever its name
+_NOTHING: dict[str, tuple[Any, ...]] = {
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "logprobs": (False,),
+    "store": (False,),
+    "response_format": ({"type": "text"},),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +60,10 @@ class BadLine:
 
     line: int
     why: str
+
+    def __post_init__(self) -> None:
+        # a line may be bad by half a character, and the reason names what it holds: it can be printed all the same
+        object.__setattr__(self, "why", self.why.encode("utf-8", "backslashreplace").decode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +133,7 @@ def _parse(entries: Iterable[tuple[int, Any]]) -> Parsed:
             if not _is_text(item):
                 raise _Bad("it holds half a character (a surrogate alone) or, in its id, a NUL")
             if len(json.dumps(item.body)) > PROMPT_BYTES_MAX:
-                raise _Bad(f"the prompt has more than {PROMPT_BYTES_MAX} bytes")
+                raise _Bad(f"the prompt has more than {PROMPT_BYTES_MAX} bytes, as JSON with its other letters escaped")
         except _Bad as error:
             bad.append(BadLine(number, str(error)))
             continue
@@ -158,12 +171,15 @@ def _plain(entry: Any) -> Item:
         raise _Bad("prompt is a text that is not empty")
     else:
         body["prompt"] = entry["prompt"]
-    name = entry.get("custom_id", entry.get("id"))
-    return Item(body, None if name is None else _custom_id(str(name) if isinstance(name, int) else name))
+    name = entry.get("id") if entry.get("custom_id") is None else entry["custom_id"]
+    whole = isinstance(name, int) and not isinstance(name, bool)
+    return Item(body, None if name is None else _custom_id(str(name) if whole else name))
 
 
 def _request(entry: dict[str, Any], models: dict[str, None]) -> Item:
     name = _custom_id(entry.get("custom_id"))
+    if beside := sorted(set(entry) - _REQUEST):
+        raise _Bad(f"it has {', '.join(beside)} beside body; a request has {', '.join(sorted(_REQUEST))}")
     if entry.get("method", "POST") != "POST":
         raise _Bad(f"method is {entry['method']!r}, not POST")
     if entry.get("url") != CHAT_URL:
@@ -171,12 +187,13 @@ def _request(entry: dict[str, Any], models: dict[str, None]) -> Item:
     asked = entry.get("body")
     if not isinstance(asked, dict):
         raise _Bad("body is no object")
-    others = sorted(set(asked) - _BODY)
+    others = sorted(key for key in set(asked) - _BODY if not _asks_nothing(key, asked[key]))
     if others:
         raise _Bad(f"body has {', '.join(others)}, which cannot be served")
     if asked.get("n") not in (None, 1) or asked.get("stream"):
         raise _Bad("one answer a request, and no stream")
-    tokens = asked.get("max_completion_tokens", asked.get("max_tokens"))
+    tokens = asked.get("max_completion_tokens")
+    tokens = asked.get("max_tokens") if tokens is None else tokens
     own = {"max_tokens": tokens} | {name: asked.get(name) for name in ("temperature", "top_p", "seed", "stop")}
     body = _options({name: value for name, value in own.items() if value is not None})
     body["messages"] = _messages(asked.get("messages"))
@@ -186,6 +203,10 @@ def _request(entry: dict[str, Any], models: dict[str, None]) -> Item:
             raise _Bad("model is a text")
         models[model] = None
     return Item(body, name)
+
+
+def _asks_nothing(key: str, value: Any) -> bool:
+    return value is None or value in _NOTHING.get(key, ())
 
 
 def _custom_id(name: Any) -> str:
@@ -204,12 +225,19 @@ def _message(turn: Any) -> dict[str, str]:
     role = turn.get("role") if isinstance(turn, dict) else None
     if role not in ROLES:
         raise _Bad(f"a message's role is one of {', '.join(ROLES)}")
+    others = sorted(key for key in set(turn) - {"role", "content"} if turn[key] not in (None, [], {}))
+    if others:
+        raise _Bad(f"a message has {', '.join(others)}, which cannot be given to the model")
     content = turn.get("content")
-    if isinstance(content, list) and all(isinstance(part, dict) and part.get("type") == "text" for part in content):
-        content = "".join(str(part.get("text", "")) for part in content)
+    if isinstance(content, list) and content and all(map(_is_text_part, content)):
+        content = "".join(part["text"] for part in content)
     if not isinstance(content, str):
-        raise _Bad("a message's content is a text")
+        raise _Bad("a message's content is a text, or a list of parts of the type text")
     return {"role": "system" if role == "developer" else role, "content": content}
+
+
+def _is_text_part(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
 
 
 def _options(own: dict[str, Any]) -> dict[str, Any]:

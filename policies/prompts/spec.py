@@ -5,15 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from policies.refusal import Refused
 
 __all__ = [
     "PER_JOB",
     "TRIES_MAX",
     "BatchSpec",
     "batch_id",
+    "checked_spec",
     "chunk_size",
     "job_key",
     "job_payload",
@@ -41,13 +44,29 @@ class BatchSpec(BaseModel):
     top_p: float = Field(default=1.0, ge=0.0, le=1.0)
     top_k: int = Field(default=0, ge=0, le=1_000_000)
     seed: int | None = Field(default=None, ge=0, le=2**32 - 2)
-    stop: tuple[str, ...] = Field(default=(), max_length=16)
+    stop: tuple[Annotated[str, Field(min_length=1, max_length=1000)], ...] = Field(default=(), max_length=16)
     raw: bool = False
     per_job: int = Field(default=PER_JOB, ge=1, le=10_000)
     width: int = Field(default=16, ge=1, le=64)
     context: int | None = Field(default=None, ge=16, le=1_000_000)
     wall_s: float | None = Field(default=None, ge=0.1, le=86400.0)
     """A prompt that has generated for so long, time held left out, ends with what it has; None for the module's own limit."""
+
+
+def checked_spec(given: Mapping[str, Any]) -> BatchSpec:
+    """The options as they were given, on a command line or in a run form.
+
+    Raises:
+        Refused: naming the option that cannot be used.
+    """
+    try:
+        return BatchSpec.model_validate(dict(given))
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(map(str, first["loc"])) or "the options"
+        raise Refused(
+            "BATCH_BAD", f"{name} {first['input']!r}", first["msg"], "cotenant llmserve queue --help"
+        ) from error
 
 
 def batch_id(flow_run_id: str) -> str:

@@ -188,7 +188,14 @@ def test_a_flow_run_that_ended_is_set_cancelled_so_that_nobody_puts_it_back(rig:
 
 
 @pytest.mark.parametrize(
-    ("parameters", "named"), [({}, "there is none"), ({"prompts": [""]}, "empty"), ({"batch": "none"}, "none")]
+    ("parameters", "named"),
+    [
+        ({}, "there is none"),
+        ({"prompts": [""]}, "empty"),
+        ({"batch": "none"}, "none"),
+        ({"prompts": ["a"], "model": "../m.gguf"}, "model"),
+        ({"prompts": ["a"], "stop": [""]}, "stop"),
+    ],
 )
 def test_what_cannot_be_run_is_refused_in_words(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, parameters: dict[str, Any], named: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,10 @@ def test_bad_lines_are_listed_and_nothing_starts(cli: Cli, tmp_path: Path, start
     assert "line 3: it has maxtokens" in said.err
     assert "--skip-bad" in said.err
     assert started == []
+    half = cli("llmserve", "queue", prompts(tmp_path, '{"prompt": "a", "\\ud800": 1}'), "--json")
+    assert half.code == 2
+    assert "it has" in half.json["errors"][0]["data"]["lines"][0]["why"]
+    file = prompts(tmp_path, {"prompt": "a"}, '{"prompt": \n', {"prompt": "b", "maxtokens": 1})
     said = cli("llmserve", "queue", file, "--skip-bad", "--json")
     assert said.code == 0, said.err
     assert said.json["data"]["prompts"] == 1
@@ -76,7 +81,9 @@ def test_a_batch_is_shown_with_its_results(cli: Cli, tmp_path: Path, home: Path,
     ]
     engine = store.open(store.default_url(home))
     store.next_job(engine, batch)
-    done = {"id": "0", "text": "hello", "finish": "stop", "prompt_tokens": 1, "tokens": 2, "error": None}
+    # what a renderer of terminals would make something else of
+    text = "hello :heart: [bold]\u2028\x85  "
+    done = {"id": "0", "text": text, "finish": "stop", "prompt_tokens": 1, "tokens": 2, "error": None}
     figures = {"tokens": 2, "busy_s": 0.5, "wall_s": 2.0}
     store.take_over(engine, batch, 0, [done], [figures], after=0, place=9)
     status = cli("llmserve", "status", batch)
@@ -87,12 +94,35 @@ def test_a_batch_is_shown_with_its_results(cli: Cli, tmp_path: Path, home: Path,
     out = tmp_path / "out.jsonl"
     got = cli("llmserve", "results", batch, "-o", str(out))
     assert got.code == 1, "a prompt is open"
-    first, second = (json.loads(line) for line in out.read_text().splitlines())
-    assert (first["text"], first["state"]) == ("hello", "done")
+    first, second = (json.loads(line) for line in out.read_text().split("\n")[:2])
+    assert (first["text"], first["state"]) == (text, "done")
     assert (second["text"], second["state"]) == (None, "open")
+    assert cli("llmserve", "results", batch, "-o", "-").out == cli("llmserve", "results", batch).out == out.read_text()
     missing = cli("llmserve", "status", batch[:-1])
     assert missing.code == 2
     assert f"did you mean '{batch}'" in missing.err
+
+
+def test_results_go_through_links_and_into_pipes_and_replace_neither(
+    cli: Cli, tmp_path: Path, started: list[dict[str, Any]]
+) -> None:
+    batch = cli("llmserve", "queue", prompts(tmp_path, {"prompt": "a"}), "--json").json["data"]["batch"]
+    real, link, pipe = tmp_path / "real.jsonl", tmp_path / "link.jsonl", tmp_path / "pipe"
+    link.symlink_to(real)
+    assert cli("llmserve", "results", batch, "-o", str(link)).code == 1
+    assert link.is_symlink()
+    assert json.loads(real.read_text())["state"] == "open"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert cli("llmserve", "results", batch, "-o", str(pipe)).code == 1
+        assert json.loads(os.read(reader, 65536))["state"] == "open"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+    said = cli("llmserve", "results", batch, "-o", str(tmp_path / "none" / "out.jsonl"))
+    assert said.code not in (0, 1)
+    assert "out.jsonl" in said.err
 
 
 def test_a_batch_that_was_answered_whole_and_never_ended_may_be_retried(

@@ -12,6 +12,7 @@ from cotenant import store
 from policies.prompts import (
     BatchSpec,
     added,
+    checked_spec,
     chunk_size,
     digest_of,
     job_payload,
@@ -22,6 +23,7 @@ from policies.prompts import (
     rates,
     result_lines,
 )
+from policies.refusal import Refused
 
 
 def request(name: str, **body: object) -> dict[str, object]:
@@ -60,6 +62,12 @@ def test_characters_that_end_no_line_of_json_split_no_prompt() -> None:
         ({"prompt": "a", "stop": [""]}, "stop"),
         ({"messages": [{"role": "king", "content": "x"}]}, "role"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "content"),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]}, "content"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "content"),
+        ({"messages": [{"role": "user", "content": []}]}, "content"),
+        ({"messages": [{"role": "assistant", "content": "x", "tool_calls": [{}]}]}, "a message has tool_calls"),
+        ({"id": True, "prompt": "a"}, "custom_id"),
+        ({"prompt": "a", "half \ud83d": 1}, "it has half \\ud83d"),
         ({"prompt": "x" * 300_000}, "more than"),
         ({"prompt": "half \ud83d"}, "half a character"),
         ({"prompt": "a", "id": "nul \0"}, "NUL"),
@@ -84,6 +92,10 @@ def test_openai_requests_are_checked_and_answered_in_their_own_format() -> None:
             request("r-3", n=2),
             {**request("r-4"), "url": "/v1/embeddings"},
             request("r-5", model="other"),
+            {**request("r-6"), "max_tokens": 5},
+            {key: value for key, value in request("r-7").items() if key != "body"},
+            {**request("r-8"), "method": "GET"},
+            {**request("r-9"), "custom_id": None},
         )
     )
     assert (parsed.format, parsed.models) == ("openai", ["m", "other"])
@@ -92,6 +104,10 @@ def test_openai_requests_are_checked_and_answered_in_their_own_format() -> None:
         (3, "body"),
         (4, "one"),
         (5, "url"),
+        (7, "it"),
+        (8, "body"),
+        (9, "method"),
+        (10, "custom_id"),
     ]
     assert parsed.items[0].body == {
         "max_tokens": 9,
@@ -113,6 +129,43 @@ def test_openai_requests_are_checked_and_answered_in_their_own_format() -> None:
     assert (body["choices"][0]["finish_reason"], body["usage"]["total_tokens"]) == ("length", 5)
     assert (failed["response"], failed["error"]["code"]) == (None, "too_long")
     assert left["error"]["code"] == "not_finished"
+
+
+def test_what_a_request_says_without_asking_for_anything_is_taken() -> None:
+    idle = {
+        "frequency_penalty": 0.0,
+        "presence_penalty": 0,
+        "logprobs": False,
+        "tools": None,
+        "response_format": {"type": "text"},
+    }
+    said = [{"role": "assistant", "content": "x", "refusal": None, "annotations": []}]
+    parsed = parse_text(
+        lines(
+            request("a", max_tokens=5, max_completion_tokens=None, **idle),
+            request("b", messages=said),
+            request("c", frequency_penalty=0.5),
+            request("d", response_format={"type": "json_object"}),
+        )
+    )
+    assert [(bad.line, bad.why) for bad in parsed.bad] == [
+        (3, "body has frequency_penalty, which cannot be served"),
+        (4, "body has response_format, which cannot be served"),
+    ]
+    assert parsed.items[0].body["max_tokens"] == 5, "a null is no longer answer"
+    assert parsed.items[1].body["messages"] == [{"role": "assistant", "content": "x"}]
+
+
+def test_an_id_is_taken_from_where_it_is_and_a_reason_can_always_be_printed() -> None:
+    parsed = parse_text(lines({"custom_id": None, "id": "mine", "prompt": "a"}, {"prompt": "b", "\ud800": 1}))
+    assert parsed.items[0].custom_id == "mine"
+    parsed.bad[0].why.encode()
+
+
+@pytest.mark.parametrize("stop", [[""], ["half \ud83d"], ["x" * 1001], ["a"] * 17])
+def test_stop_texts_that_no_job_could_take_are_refused_before_one_starts(stop: list[str]) -> None:
+    with pytest.raises(Refused, match="stop"):
+        checked_spec({"node": "n", "stop": stop})
 
 
 def test_jobs_of_prompts_that_failed_grow_smaller_until_one_is_alone() -> None:
