@@ -12,11 +12,11 @@ from nodes.clock import boottime_s
 from nodes.file_digests import sha256_of, unhashed_bytes
 from nodes.hardware import gpus, hardware
 from nodes.identity import stat_fields
-from nodes.program_script import PYTHON_INLINE, PYTHONS, STANDARD_INPUT, Script, interpreter, script_of
+from nodes.program_script import Script, script_of
 from policies.certificate import Fingerprint, Program
 from policies.version import VERSION
 
-__all__ = ["Replaced", "bytes_to_hash", "read_fingerprint", "replaced_scripts", "unbound_code"]
+__all__ = ["Replaced", "bytes_to_hash", "read_fingerprint", "replaced_scripts"]
 
 # From a process's start to its interpreter's having read the script, on a busy machine, and the grain of file times.
 START_TAKES_S = 2.0
@@ -85,40 +85,6 @@ def replaced_scripts(processes: Sequence[Mapping[str, Any]]) -> list[Replaced]:
         certain = None if script is None else _touched(process, script, booted_s)
         if script is not None and certain is not None:
             found.append(Replaced(script.name, process["pid"], certain))
-    return found
-
-
-def unbound_code(processes: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What of these programs a certificate cannot name by content, in words: its interpreter cannot vouch for it."""
-    found: list[str] = []
-    inline = False
-    for process in processes:
-        exe, argv, pid = process.get("exe"), process.get("argv"), process["pid"]
-        kind = interpreter(exe) if exe and argv else None
-        if kind is None:
-            continue
-        script = script_of(process)
-        if script is not None and script.path is None:
-            what = (
-                "its standard input"
-                if script.name == STANDARD_INPUT
-                else f"{script.name}, which is not in its working directory"
-            )
-            found.append(
-                f"process {pid} runs {what}, so what it runs cannot be told and no certificate can name it: "
-                "start it with its script's whole path"
-            )
-        elif script is None and kind == "java":
-            found.append(
-                f"process {pid} runs a class of its class path: a certificate names the interpreter and the arguments, not the files "
-                "of the class path; measure anew when those change"
-            )
-        elif script is None and not inline and kind in PYTHONS and any(map(PYTHON_INLINE.fullmatch, (argv or ())[1:])):
-            inline = True
-            found.append(
-                f"process {pid} runs a module or a line of code (-m, -c): a certificate names the interpreter and the arguments, not "
-                "the module's files; measure anew when those change"
-            )
     return found
 
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["PYTHONS", "PYTHON_INLINE", "STANDARD_INPUT", "Script", "interpreter", "script_of"]
+from policies.json_text import parse_json
+
+__all__ = ["PYTHONS", "PYTHON_INLINE", "STANDARD_INPUT", "Script", "argv_of", "interpreter", "script_of", "stands_in"]
 
 INTERPRETERS = (
     "python", "pypy", "node", "deno", "bun", "ruby", "perl", "bash", "sh", "dash", "zsh", "ksh", "java", "julia", "Rscript", "R",
-    "lua", "php",
+    "lua", "luajit", "php", "ash", "dotnet", "mono",
 )  # fmt: skip
-PYTHONS, SHELLS = ("python", "pypy"), ("bash", "sh", "dash", "zsh", "ksh")
+PYTHONS, SHELLS = ("python", "pypy"), ("bash", "sh", "dash", "zsh", "ksh", "ash")
+# One executable that is many programs: which one its first argument says.
+MANY = ("busybox", "toybox")
 # What may follow Python's version in the name of another build of it: python3.13t, python3.12-dbg, python3.7m.
 BUILDS = ("", "t", "d", "td", "m", "dm", "-dbg")
 # Options after which the code stands in the arguments themselves, or is a module that the interpreter finds.
@@ -52,16 +56,37 @@ TAKES = {
         "--machine-file", "--startup-file",
     ),
     "lua": ("-l", "-e"),
+    "luajit": ("-l", "-e"),
     "php": ("-c", "-d", "-z", "-S", "-t"),
+    "dotnet": (
+        "--fx-version", "--additionalprobingpath", "--additional-deps", "--depsfile", "--runtimeconfig", "--roll-forward",
+    ),
 }  # fmt: skip
-SUBCOMMANDS = {"deno": ("run", "serve", "test"), "bun": ("run", "test")}
+SUBCOMMANDS = {"deno": ("run", "serve", "test"), "bun": ("run", "test"), "dotnet": ("exec",)}
+# What an interpreter tries beside the name that it is given, in its order.
+_BESIDE = {
+    "node": (".js", ".json", ".node"),
+    "bun": (".tsx", ".jsx", ".ts", ".mjs", ".cjs", ".js", ".json"),
+}
 STANDARD_INPUT = "-"
 LINKS_AT_MOST = 40
+PACKAGE_BYTES_MAX = 1 << 20
 
 
-def interpreter(exe: str) -> str | None:
-    """Which of the interpreters it is, whatever its version; None: it is none."""
-    name = Path(exe).name
+def interpreter(process: Mapping[str, Any]) -> tuple[str, Sequence[str]] | None:
+    """Which of the interpreters ``{exe, argv}`` is, whatever its version, and what it was given; None: it is none."""
+    exe, argv = process.get("exe"), process.get("argv")
+    if not exe or not argv:
+        return None
+    if Path(exe).name.startswith(MANY):
+        whole = argv[1:] if Path(argv[0]).name.startswith(MANY) else argv
+        name = Path(whole[0]).name.lstrip("-") if whole else ""
+        return ("sh", whole[1:]) if name in (*SHELLS, "hush") else None
+    kind = _kind(Path(exe).name)
+    return None if kind is None else (kind, argv[1:])
+
+
+def _kind(name: str) -> str | None:
     return next(
         (
             known
@@ -83,43 +108,84 @@ class Script:
 
 def script_of(process: Mapping[str, Any]) -> Script | None:
     """The file that the interpreter ``{pid, exe, argv}`` runs; None: it is no interpreter, or it runs no file."""
-    exe, argv = process.get("exe"), process.get("argv")
-    kind = interpreter(exe) if exe and argv else None
-    at = None if kind is None else _stands_in(process["pid"])
-    if kind is None or argv is None or at is None:
+    known = interpreter(process)
+    if known is None:
+        return _beside_its_host(process)
+    (kind, arguments), at = known, stands_in(process["pid"])
+    if at is None:
         return None  # of a process whose place cannot be read its executable cannot be either
     inline = INLINE.get(kind, OTHER_INLINE)
     takes, option = TAKES.get(kind, ()), ("-", "+") if kind in SHELLS else "-"
     value = False
-    for argument in argv[1:]:
+    for argument in arguments:
         if value:
             value = False
         elif argument == "-":
             return Script(STANDARD_INPUT, None)
         elif kind == "R" and argument.startswith("--file="):
-            return _found(*at, argument.removeprefix("--file=")) or Script(argument, None)
+            return _found(*at, argument.removeprefix("--file="), kind) or Script(argument, None)
         elif argument in takes:
             value = True
         elif argument.startswith(option):
             if inline.fullmatch(argument):
                 return None
-        elif argument not in SUBCOMMANDS.get(kind, ()):
+        elif argument and argument not in SUBCOMMANDS.get(kind, ()):
             # What follows are the script's own arguments, which may name files too.
-            script = _found(*at, argument)
-            is_class = script is None and kind == "java" and "-jar" not in argv  # which it finds by itself
+            script = _found(*at, argument, kind)
+            is_class = script is None and kind == "java" and "-jar" not in argv_of(process)  # which it finds by itself
             return None if is_class else script or Script(argument, None)
-    return None
+    # Nothing that names a file: it is read from its input, or the process has written another title over its arguments.
+    return None if kind.startswith("lua") and "-e" in arguments else Script(STANDARD_INPUT, None)
 
 
-def _found(root: str, cwd: str, argument: str) -> Script | None:
-    for path in (argument, os.path.join(argument, "__main__.py")):
+def argv_of(process: Mapping[str, Any]) -> Sequence[str]:
+    return process.get("argv") or ()
+
+
+def _beside_its_host(process: Mapping[str, Any]) -> Script | None:
+    """Of a .NET program's own executable, which only loads what lies beside it. Most programs are none: that costs one look."""
+    exe, pid = process.get("exe"), process["pid"]
+    if not exe or not os.path.isfile(f"/proc/{pid}/root{exe}.dll") or (at := stands_in(pid)) is None:
+        return None
+    beside = f"{exe}.dll"
+    return Script(beside, at[0] + beside) if os.path.isfile(at[0] + beside) else None
+
+
+def _found(root: str, cwd: str, argument: str, kind: str) -> Script | None:
+    for path in (argument, *_instead(root, os.path.join(cwd, argument), argument, kind)):
         name = _resolved(root, os.path.join(cwd, path))
         if name is not None and os.path.isfile(root + name):
             return Script(name, root + name)
     return None
 
 
-def _stands_in(pid: int) -> tuple[str, str] | None:
+def _instead(root: str, whole: str, argument: str, kind: str) -> Iterator[str]:
+    """What the interpreter tries where there is no file of that name."""
+    if kind not in _BESIDE:
+        yield os.path.join(argument, "__main__.py")
+        return
+    endings = _BESIDE[kind]
+    yield from (argument + ending for ending in endings)
+    named = _main_of_package(root + (_resolved(root, whole) or whole))
+    if named is not None:
+        main = os.path.join(argument, named)
+        yield main
+        yield from (main + ending for ending in endings)
+        yield from (os.path.join(main, f"index{ending}") for ending in endings)
+    yield from (os.path.join(argument, f"index{ending}") for ending in endings)
+
+
+def _main_of_package(folder: str) -> str | None:
+    try:
+        with open(os.path.join(folder, "package.json"), "rb") as file:
+            package = parse_json(file.read(PACKAGE_BYTES_MAX))
+    except (OSError, ValueError):
+        return None
+    main = package.get("main") if isinstance(package, dict) else None
+    return main if isinstance(main, str) and main and "\0" not in main else None
+
+
+def stands_in(pid: int) -> tuple[str, str] | None:
     """(its root as a path of ours, "" where it has ours; its working directory in that root); None: it cannot be told."""
     where = f"/proc/{pid}"
     try:

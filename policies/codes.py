@@ -261,6 +261,12 @@ _TABLE = (
     Code("RUN_ENDED", "info", "a harness run ended"),
     Code("CERT_ISSUED", "info", "a certificate was kept"),
     Code("CERT_REFUSED", "warning", "an offered certificate was not kept", "why: cotenant protection ab show RUN"),
+    Code(
+        "CERT_NOT_BOUND",
+        "notice",
+        "a certificate names some of the program's code by its path or arguments alone, not by its content",
+        "measure anew when that code changes, or start the program's own file, or match the process that runs it",
+    ),
     Code("CERT_STALE", "warning", "a certificate no longer holds", "cotenant protection certificates NODE"),
     Code("CERT_EXPIRED", "notice", "a certificate expired", "cotenant protection certificates NODE"),
     Code(

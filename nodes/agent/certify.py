@@ -98,6 +98,10 @@ class Certifier:
         agent.runs.change(run, certificate=row, certificate_refused=None, certificate_refused_for=None)
         agent.journal.write("CERT_ISSUED", {"certificate": certificate.certificate, "run": run, "duty": certificate.certified_duty,
                                             "demonstration": certificate.demonstration})  # fmt: skip
+        if certificate.unbound:
+            agent.journal.write(
+                "CERT_NOT_BOUND", {"certificate": certificate.certificate, "unbound": list(certificate.unbound)}
+            )
         return row
 
     async def _issue(self, record: dict[str, Any]) -> Certificate:

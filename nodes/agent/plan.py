@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from nodes.agent.candidates import candidates
 from nodes.feeds import feed_payload
-from nodes.fingerprint import read_fingerprint, replaced_scripts, unbound_code
+from nodes.fingerprint import read_fingerprint, replaced_scripts
+from nodes.unbound_code import unbound_code
 from policies.certificate import Fingerprint, differences
 from policies.harness.attempts import attempts_before
 from policies.harness.plan_text import longest_hours, planned_blocks, planned_hours
@@ -285,7 +286,7 @@ class Planner:
             "agent_version": VERSION,
             "fingerprint": fingerprint.model_dump(mode="json"),
             "work": [{k: w[k] for k in ("module", "short", "version", "digest", "stage")} for w in self._work_or_old(spec, old)],
-            "program": {"processes": agent.observer.processes(spec.rule)},
+            "program": self._program(spec.rule),
             "source": {"kind": view.kind, "path": view.path, "unit": view.counts, "timed": timed.looks_timed, "timed_why": timed.words},
             "max_slowdown": rule.protect.max_slowdown if rule.protect else None,
             "attempts_before": attempts_before(runs, spec),
@@ -295,6 +296,10 @@ class Planner:
         if old is not None:
             found["fingerprint_differences"] = differences(Fingerprint.model_validate(old["fingerprint"]), fingerprint)
         return found
+
+    def _program(self, rule: str) -> dict[str, Any]:
+        processes = self.agent.observer.processes(rule)
+        return {"processes": processes, "unbound": [each.kept for each in unbound_code(processes)]}
 
     def _work_or_old(self, spec: RunSpec, old: dict[str, Any] | None) -> list[dict[str, Any]]:
         """On a resume queued work may have run out; what counts is that the bundles are the same."""
@@ -332,7 +337,7 @@ def _replaced(processes: list[dict[str, Any]]) -> list[str]:
             f"{written.path} was written to after it had started, so what it runs is not what the file holds now",
             "restart the program, then measure it",
         )
-    return unbound_code(processes) + [
+    return [each.words for each in unbound_code(processes)] + [
         f"{each.path} was touched after process {each.pid} had started: restart the program if it is another version now, or "
         "the certificate would name what was not measured"
         for each in found

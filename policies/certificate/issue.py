@@ -106,6 +106,7 @@ def issue(
         newest_self=_companion(record.get("newest_self")),
         fingerprint=fingerprint,
         devices=devices,
+        unbound=_unbound(record),
         issued_at=issued_at,
         expires_at=issued_at + VALID_FOR,
     )
@@ -145,6 +146,11 @@ def _dosed_work(record: Mapping[str, Any], longest_unit_s: float | None) -> tupl
 def _is_device_work(record: Mapping[str, Any]) -> bool:
     windows = [block.get("on") or {} for block in record.get("blocks") or () if block.get("state") == "counted"]
     return any(unit.get("by_device") for window in windows for unit in window.get("units") or ())
+
+
+def _unbound(record: Mapping[str, Any]) -> tuple[str, ...] | None:
+    found = (record.get("program") or {}).get("unbound")
+    return None if found is None else tuple(str(each) for each in found)
 
 
 def _companion(raw: Mapping[str, Any] | None) -> Companion | None:

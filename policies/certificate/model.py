@@ -33,7 +33,7 @@ __all__ = [
 VALID_FOR = timedelta(days=14)
 MIN_KEY_BYTES = 16
 # Fields that certificates got later: one from before was signed without them.
-_LATER = ("devices",)
+_LATER = ("devices", "unbound")
 
 Utc = Annotated[AwareDatetime, AfterValidator(lambda when: when.astimezone(UTC))]
 Share = Annotated[float, Field(gt=0.0, le=1.0)]
@@ -118,6 +118,10 @@ class Certificate(_Stored):
         default=None,
         description='on which the program was seen in every counted block with the dose on them ("cpu": the CPU as duty '
         "device); None: from before this was kept, which covers no device work",
+    )
+    unbound: tuple[str, ...] | None = Field(
+        default=None,
+        description="code of the program that it cannot name by content, and what to do; None: not looked for",
     )
     issued_at: Utc
     expires_at: Utc

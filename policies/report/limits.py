@@ -52,6 +52,9 @@ def not_covered(base: Base, worst: Figure, tested: Figure, certified: Certificat
         )
     if base.spec.kind != "null":
         items.append(f"The method itself, on this node: {_newest(base, 'newest_null', 'A/A run (--null)')}")
+    program = base.record.get("program")
+    unbound = program.get("unbound") if isinstance(program, Mapping) else None
+    items += [f"The program's code: {clean(each)}." for each in (unbound if isinstance(unbound, list) else ())]
     if certified.state != "none":
         items.append(
             "Work at a higher duty, other modules, stages or models, and longer units than those seen are not covered."

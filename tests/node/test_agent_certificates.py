@@ -146,6 +146,7 @@ def test_a_pass_earns_a_certificate_that_names_what_it_was_earned_under(node: No
     assert kept["demonstration"] is True
     assert kept["work"][0]["module"] == "dev.cotenant.llmserve"
     assert kept["fingerprint"]["program"][0]["script"].endswith("stepper.py")
+    assert kept["unbound"] == []
     assert node.offer("r1") == kept, "offered twice, kept once"
     (row,) = node.listed()
     assert row["validity"]["state"] == "valid", row["validity"]

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from nodes import fingerprint, program_script
-from nodes.fingerprint import bytes_to_hash, read_fingerprint, replaced_scripts, unbound_code
+from nodes.fingerprint import bytes_to_hash, read_fingerprint, replaced_scripts
 from nodes.identity import identify
+from nodes.unbound_code import unbound_code
 from policies.certificate import Program, differences
 from tests.node.agent_rig import wait_for
 
@@ -186,8 +187,8 @@ def test_a_script_that_is_not_where_its_program_is_now_is_unknown(
     print_ = read_fingerprint([process])
     assert any("train.py" in each for each in differences(print_, print_))
     (why,) = unbound_code([process])
-    assert "train.py" in why
-    assert "whole path" in why
+    assert "train.py" in why.why
+    assert "whole path" in why.remedy
 
 
 def test_options_of_an_interpreter_are_not_its_script(tmp_path: Path, start: Start) -> None:
@@ -203,7 +204,7 @@ def test_options_of_an_interpreter_are_not_its_script(tmp_path: Path, start: Sta
     module = start(sys.executable, "-um", "trainer", "ignore", ready=ready, cwd=tmp_path)
     assert one(module).script is None
     (why,) = unbound_code([module, module])
-    assert "-m" in why
+    assert "-m" in why.why
 
 
 @pytest.mark.parametrize(
@@ -243,7 +244,7 @@ def test_a_class_of_a_class_path_is_no_script_and_the_plan_says_so(tmp_path: Pat
     argv = ["java", "-Xmx1g", "-cp", "app.jar", "com.example.Main", "server.properties"]
     assert one(process | {"argv": argv}).script is None
     (why,) = unbound_code([process | {"argv": argv}])
-    assert "class path" in why
+    assert "class path" in why.why
 
 
 @pytest.mark.parametrize(
@@ -266,3 +267,110 @@ def test_a_file_that_a_script_is_given_is_not_taken_for_the_script(
     process = start(shutil.which("sleep") or "/bin/sleep", "600", cwd=tmp_path) | {"exe": f"/usr/bin/{exe}"}
     program = one(process | {"argv": [exe, *(each.format(data=data) for each in argv)]})
     assert (program.script, program.script_sha256) == ("gone/it", None)
+
+
+@pytest.mark.parametrize(
+    ("exe", "argv"),
+    [
+        ("busybox", ["busybox", "sh", "-e", "./script", "data"]),
+        ("busybox", ["sh", "script"]),
+        ("busybox.static", ["-ash", "script", "data"]),
+        ("dotnet", ["dotnet", "script", "data"]),
+        ("dotnet", ["dotnet", "exec", "--roll-forward", "Major", "script"]),
+        ("mono", ["mono", "--debug", "script"]),
+        ("node", ["node", "server"]),
+        ("node", ["node", "folder"]),
+        ("node", ["node", "package", "data"]),
+        ("bun", ["bun", "run", "site"]),
+    ],
+    ids=lambda each: each if isinstance(each, str) else " ".join(each),
+)
+def test_the_script_is_found_where_the_interpreter_finds_it(
+    tmp_path: Path, start: Start, exe: str, argv: list[str]
+) -> None:
+    """Also one of many programs in one executable, and a module that is named without its ending or by its folder."""
+    for name in ("script", "data", "server.js", "site.ts", "folder/index.js", "package/lib/start.js"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("the script")
+    (tmp_path / "package/package.json").write_text('{"main": "./lib/start"}')
+    (tmp_path / "data").write_text("data")
+    process = start(shutil.which("sleep") or "/bin/sleep", "600", cwd=tmp_path) | {"exe": f"/usr/bin/{exe}"}
+    program = one(process | {"argv": argv})
+    assert program.script_sha256 == sha256(b"the script"), program
+
+
+@pytest.mark.parametrize(
+    ("exe", "argv"),
+    [
+        ("python3.12", ["train: epoch 3"]),
+        ("python3.12", ["python3.12", "-u", "", ""]),
+        ("node", ["my server"]),
+        ("busybox", ["sh"]),
+        ("php", ["php", "-S", "0.0.0.0:80"]),
+    ],
+    ids=lambda each: each if isinstance(each, str) else " ".join(each),
+)
+def test_an_interpreter_whose_arguments_name_no_file_is_no_known_program(
+    tmp_path: Path, start: Start, exe: str, argv: list[str]
+) -> None:
+    """It reads its input, or has written another title over its arguments: the interpreter alone says nothing."""
+    (tmp_path / "__main__.py").touch()
+    process = start(shutil.which("sleep") or "/bin/sleep", "600", cwd=tmp_path)
+    process |= {"exe": f"/usr/bin/{exe}", "argv": argv}
+    found = read_fingerprint([process])
+    assert any("sha256 of -" in each for each in differences(found, found))
+    (why,) = unbound_code([process])
+    assert "no certificate can name it" in why.why
+
+
+def test_a_dotnet_programs_own_executable_is_bound_with_what_it_loads(tmp_path: Path, start: Start) -> None:
+    app = tmp_path / "Trainer"
+    shutil.copy(shutil.which("sleep") or "/bin/sleep", app)
+    (tmp_path / "Trainer.dll").write_bytes(b"the program")
+    process = start(app, "600")
+    assert one(process).script_sha256 == sha256(b"the program")
+    assert unbound_code([process]) == []
+
+
+COMMAND = "#!/usr/bin/python\nimport sys\nfrom coverage.cmdline import main\nif __name__ == '__main__':\n    sys.exit(main())\n"
+
+
+@pytest.mark.parametrize(
+    ("exe", "argv", "said"),
+    [
+        (
+            "python3",
+            ["python3", "bin/coverage", "run", "train.py"],
+            ["bin/coverage, a command of a package", "gives train.py"],
+        ),
+        ("python3", ["python3", "bin/celery", "worker"], ["bin/celery, a command of a package"]),
+        ("python3", ["python3", "train.py", "--config", "conf.py"], ["gives conf.py"]),
+        ("python3", ["python3", "train.py", "--data", "data.csv"], []),
+        (
+            "node",
+            ["node", "node_modules/ts-node/bin.js", "conf.py"],
+            ["bin.js, a command of a package", "gives conf.py"],
+        ),
+        ("node", ["node", "-r", "./other.js", "train.js"], ["gives ./other.js"]),
+        ("uv", ["uv", "run", "train.py"], ["is uv, which starts another program"]),
+        ("timeout", ["timeout", "60", "/usr/bin/trainer"], ["is timeout, which starts another program"]),
+        ("wine64-preloader", ["wine", "game.exe"], ["gives game.exe"]),
+        ("trainer", ["trainer", "--in", "data.csv"], []),
+        ("bash", ["bash", "-c", "true"], []),
+    ],
+    ids=lambda each: " ".join(each) if isinstance(each, list) and each[:1] != ["gives"] else None,
+)
+def test_what_a_certificate_cannot_name_by_content_is_said(
+    tmp_path: Path, start: Start, exe: str, argv: list[str], said: list[str]
+) -> None:
+    for name in ("bin/coverage", "bin/celery", "train.py", "train.js", "other.js", "conf.py", "data.csv", "game.exe",
+                 "node_modules/ts-node/bin.js"):  # fmt: skip
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(COMMAND if name.startswith("bin/") else "x")
+    process = start(shutil.which("sleep") or "/bin/sleep", "600", cwd=tmp_path)
+    found = unbound_code([process | {"exe": f"/usr/bin/{exe}", "argv": argv}] * 2)
+    assert len(found) == len(said), [each.words for each in found]
+    for each, words in zip(found, said, strict=True):
+        assert words in each.why
+        assert each.words.startswith("CERT_NOT_BOUND: process ")
+        assert each.remedy

@@ -540,3 +540,17 @@ def test_a_certificate_of_another_node_is_none_here() -> None:
     found = state_of(certificate(), node="mac-02")
     assert (found.state, "mac-01" in found.why) == ("invalid", True)
     assert not admits(certificate(), found, accept_demonstration=True).holds
+
+
+def test_it_says_what_of_the_program_it_cannot_name_by_content() -> None:
+    """And one from before that was kept is as it was signed."""
+    words = "it runs bin/coverage, a command of a package: measure anew when that changes"
+    kept = certificate(record(program={"processes": [], "unbound": [words]}))
+    assert kept.unbound == (words,)
+    before = certificate()
+    assert before.unbound is None
+    signed = sign(before, KEY)
+    row = {name: value for name, value in signed.model_dump(mode="json").items() if name != "unbound"}
+    assert check_digest(row, KEY)
+    assert check_digest(Certificate.model_validate(row), KEY)
+    assert not check_digest(row | {"unbound": ["nothing"]}, KEY)
