@@ -38,6 +38,11 @@ class FlowProcesses:
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
+    def lives(self, flow_run: UUID) -> bool:
+        """Whether its process is there; unless it certainly is gone, it counts as there."""
+        process = self.of(flow_run)
+        return process is not None and liveness(process) != "gone"
+
     def forget(self, flow_run: UUID) -> None:
         self._file(flow_run).unlink(missing_ok=True)
 

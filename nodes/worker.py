@@ -14,39 +14,32 @@ The flows of this pool have no ``on_cancellation`` and ``on_crashed`` hooks: thi
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import anyio
-from prefect.client.orchestration import PrefectClient, get_client
-from prefect.client.schemas.filters import FlowRunFilter, WorkPoolFilter, WorkQueueFilter
-from prefect.client.schemas.objects import State, StateType
+from prefect.client.orchestration import get_client
 from prefect.exceptions import ObjectNotFound
 from prefect.runner._flow_run_executor import FlowRunExecutionResult, FlowRunExecutorContext
 from prefect.runner._process_manager import ProcessHandle
 from prefect.runner._starter_engine import EngineCommandStarter
-from prefect.states import Cancelled, Crashed, Failed, Scheduled
+from prefect.states import Failed
 from prefect.utilities.processutils import command_to_string, get_sys_executable
 from prefect.workers.process import ProcessJobConfiguration, ProcessVariables, ProcessWorker, ProcessWorkerResult
 from pydantic import Field
-from sqlalchemy.exc import SQLAlchemyError
 
 from cotenant.settings import Settings
 from nodes.client import AgentClient, AgentUnreachable, node_dir, socket_path
 from nodes.flow_processes import FlowProcesses, lower_priority
-from nodes.identity import liveness
 from nodes.mirror import Mirror
-from nodes.worker_admission import no_such_node, outside_hours, unknown_parameters, was_reviewed
+from nodes.worker_admission import SHARED_QUEUE, no_such_node, outside_hours, unknown_parameters, was_reviewed
 from nodes.worker_batches import WorkerBatches
 from nodes.worker_execution import NoHooks, PutBackProposer, Started
-from nodes.worker_waiting import put_off
-from policies.explain import awaiting_words
-from policies.put_back import BATCH_WAITS_S, WAITS_S, Was, next_put_back
+from nodes.worker_states import RunStates
+from nodes.worker_sweep import Sweep
 from policies.refusal import Refused
 from policies.views import Reason
 
@@ -54,21 +47,13 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import Flow, FlowRun
     from prefect.client.schemas.responses import WorkerFlowRunResponse
 
-__all__ = ["AWAITING", "SHARED_QUEUE", "NodeJobConfiguration", "NodeVariables", "NodeWorker"]
+__all__ = ["NodeJobConfiguration", "NodeVariables", "NodeWorker"]
 
-AWAITING = "AwaitingNode"
-SHARED_QUEUE = "any"
-PUT_BACK = "put back: "
-MAX_PUT_BACKS = len(WAITS_S)
 DEFER_S = 15.0
 MAX_DEFER_S = 120.0
 SWEEP_EVERY_S = 20.0
-PENDING_LIMIT = timedelta(minutes=5)
-# Longer than Prefect's own way of cancelling takes: SIGTERM, 30 s, SIGKILL.
-CANCEL_GRACE = timedelta(seconds=45)
 ADMIT_TIMEOUT_S = 5.0
 STOP_WITHIN_S = 10.0
-WENT_DOWN = "its process is gone (worker or machine went down)"
 
 
 class NodeJobConfiguration(ProcessJobConfiguration):
@@ -110,9 +95,19 @@ class NodeWorker(ProcessWorker):
         self.mirror = Mirror(
             self.agent, settings.store, self.node, mark=node_dir(settings.home, self.node) / "mirror.json"
         )
-        self.batches = WorkerBatches(self.agent, settings.store, self.node)
+        batches = WorkerBatches(self.agent, settings.store, self.node)
+        self.states = RunStates(self.node, batches)
         self._held: set[UUID] = set()
         self._cancelled: set[UUID] = set()
+        self.sweeper = Sweep(
+            self.node,
+            self.agent,
+            processes=self.processes,
+            batches=batches,
+            states=self.states,
+            held=self._held,
+            ended=self._cancelled,
+        )
         self._flow_names: dict[UUID, str] = {}
         self._nodes_known: set[str] = set()
         self._sweep_scope: anyio.CancelScope | None = None
@@ -177,7 +172,7 @@ class NodeWorker(ProcessWorker):
             return await super()._propose_pending_state(flow_run)
         why, wait_s = refused
         try:
-            await self._defer(self.client, flow_run, why, wait_s)
+            await self.states.defer(self.client, flow_run.id, why, wait_s)
         except Exception:
             self.get_flow_run_logger(flow_run).exception("Could not put flow run '%s' off", flow_run.id)
         return False
@@ -210,11 +205,6 @@ class NodeWorker(ProcessWorker):
             flow: Flow = await self.client.read_flow(flow_run.flow_id)
             self._flow_names[flow_run.flow_id] = flow.name
         return self._flow_names[flow_run.flow_id]
-
-    async def _defer(self, client: PrefectClient, flow_run: FlowRun, reason: Reason, wait_s: float) -> None:
-        when = datetime.now(UTC) + timedelta(seconds=wait_s)
-        state: State[Any] = Scheduled(scheduled_time=when, name=AWAITING, message=awaiting_words(self.node, reason))
-        await put_off(client, flow_run.id, state, cancelled_words=self._cancelled_words)
 
     # -- running -----------------------------------------------------------------------------------------------------
 
@@ -276,7 +266,7 @@ class NodeWorker(ProcessWorker):
         resumable = getattr(configuration, "resumable", False)
         execution: FlowRunExecutionResult | None = None
         async with FlowRunExecutorContext() as context:
-            proposer = PutBackProposer(self.put_back, context.client, resumable)
+            proposer = PutBackProposer(self.states.put_back, context.client, resumable)
             context._state_proposer = proposer
             starter = EngineCommandStarter(
                 command=command_to_string([get_sys_executable(), "-m", "prefect.engine"]),
@@ -318,44 +308,15 @@ class NodeWorker(ProcessWorker):
             return False
         if flow_run.id in self._cancelled or now.state.is_cancelling():
             if not now.state.is_cancelled():
-                await self._set_cancelled(flow_run)
+                await self.states.cancelled(self.client, flow_run.id)
             return True
         if resumable and now.state.is_crashed():
             # A process that was ended by SIGTERM reports itself as crashed.
-            return await self.put_back(self.client, flow_run.id, "its process was ended")
-        if now.state.is_running() and not self._lives(flow_run.id):
-            await self._lost(now, "its process ended while nobody could tell the server")
+            return await self.states.put_back(self.client, flow_run.id, "its process was ended")
+        if now.state.is_running() and not self.processes.lives(flow_run.id):
+            await self.states.lost(self.client, now, "its process ended while nobody could tell the server")
             return True
         return False
-
-    @property
-    def _cancelled_words(self) -> str:
-        return f"{self.node}: cancelled; no process of it is left"
-
-    async def _set_cancelled(self, flow_run: FlowRun) -> None:
-        done: State[Any] = Cancelled(message=self._cancelled_words)
-        await self.client.set_flow_run_state(flow_run.id, done, force=True)
-
-    # -- putting back ------------------------------------------------------------------------------------------------
-
-    async def put_back(self, client: PrefectClient, flow_run_id: UUID, why: str) -> bool:
-        """Schedule the run again, unless it was put back too often in a row. True when it was, or was cancelled meanwhile."""
-        states = sorted(await client.read_flow_run_states(flow_run_id), key=lambda state: state.timestamp)
-        history = [
-            Was(state.timestamp, state.is_running(), state.name == AWAITING and PUT_BACK in (state.message or ""))
-            for state in states
-        ]
-        batch = await self.batches.of_flow_run(flow_run_id)
-        if batch is not None:
-            due, without = next_put_back(history, BATCH_WAITS_S, batch["answered_at"]), " without an answer in between"
-        else:
-            due, without = next_put_back(history), ""
-        if due is None:
-            return False
-        flow_run = await client.read_flow_run(flow_run_id)
-        again = Reason("FLOW_PUT_BACK", f"{PUT_BACK}{why} ({due.number} of {due.most}{without})")
-        await self._defer(client, flow_run, again, due.wait_s)
-        return True
 
     async def _put_back_on_stop(self, flow_run: FlowRun) -> bool:
         """Whether the server knows that the run has no process any more."""
@@ -365,7 +326,7 @@ class NodeWorker(ProcessWorker):
                 async with get_client() as client:
                     now = await client.read_flow_run(flow_run.id)
                     if now.state is not None and not now.state.is_final() and not now.state.is_cancelling():
-                        await self._defer(client, now, Reason("FLOW_PUT_BACK", "the worker stopped"), 0.0)
+                        await self.states.defer(client, now.id, Reason("FLOW_PUT_BACK", "the worker stopped"), 0.0)
         except Exception as error:
             self._logger.warning("Flow run '%s' was not put back, the next worker does it: %r", flow_run.id, error)
             return False
@@ -385,111 +346,5 @@ class NodeWorker(ProcessWorker):
                 await anyio.sleep(SWEEP_EVERY_S)
 
     async def sweep(self) -> None:
-        """Runs of this node's queue that no worker has: the process decides, not what the server believes."""
-        wanted = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
-        found = await self.client.read_flow_runs(
-            flow_run_filter=FlowRunFilter.model_validate({"state": {"type": {"any_": wanted}}}),
-            work_pool_filter=WorkPoolFilter.model_validate({"name": {"any_": [self._work_pool_name]}}),
-            work_queue_filter=WorkQueueFilter.model_validate({"name": {"any_": [self.node, SHARED_QUEUE]}}),
-            limit=200,
-        )
-        self.processes.prune(keep={flow_run.id for flow_run in found} | self._held)
-        for flow_run in found:
-            ours = flow_run.work_queue_name == self.node or flow_run.parameters.get("node") == self.node
-            if flow_run.id in self._held:
-                self._end_overdue(flow_run)
-            elif ours and flow_run.id not in self._submitting_flow_run_ids:
-                await self._sweep_one(flow_run)
-
-        await self._abort_cancelled()
-        await self._look_after_batches()
-
-    async def _abort_cancelled(self) -> None:
-        """A run that was put back and then cancelled has no process that could tell the agent: it is told here."""
-        try:
-            runs = await anyio.to_thread.run_sync(
-                lambda: self.agent.call("run_list", _timeout_s=ADMIT_TIMEOUT_S, limit=20)
-            )
-            for run in (row["run"] for row in runs if row["state"] == "open"):
-                record = await anyio.to_thread.run_sync(
-                    lambda name: self.agent.call("run_show", _timeout_s=ADMIT_TIMEOUT_S, run=name), run
-                )
-                newest = (record.get("driven_by") or [record.get("flow_run_id")])[-1]
-                if not newest:
-                    continue
-                flow_run = await self.client.read_flow_run(UUID(newest))
-                if flow_run.state is not None and flow_run.state.is_cancelled():
-                    await anyio.to_thread.run_sync(lambda name: self.agent.call("run_abort", run=name), run)
-        except (AgentUnreachable, Refused, ObjectNotFound) as error:
-            self._logger.debug("Open runs were not looked at: %s", error)
-
-    async def _look_after_batches(self) -> None:
-        """Batches that are open in the store while nothing works on them: their run is cancelled, lost or failed."""
-        for row in await self.batches.open():
-            try:
-                await self._look_after_batch(row)
-            except (AgentUnreachable, Refused, SQLAlchemyError, OSError, ValueError) as error:
-                self._logger.debug("Batch %s was not looked at: %s", row["batch"], error)
-
-    async def _look_after_batch(self, row: dict[str, Any]) -> None:
-        """What the flow itself judged hopeless is not open any more; whatever else ended it may go on."""
-        flow_run_id = UUID(row["flow_run_id"])
-        if flow_run_id in self._held or self._lives(flow_run_id):
-            return
-        try:
-            flow_run = await self.client.read_flow_run(flow_run_id)
-        except ObjectNotFound:
-            await self.batches.give_up(row, "its flow run is not on the server any more")
-            return
-        state = flow_run.state
-        if state is None or not state.is_final():
-            return
-        if state.is_cancelled():
-            await self.batches.stop(row)
-            return
-        why = f"its flow run ended as {state.name}" + (f": {state.message}" if state.message else "")
-        if state.is_completed() or flow_run.deployment_id is None:  # without a deployment no worker would take it
-            await self.batches.give_up(row, why)
-        elif await self.batches.of_flow_run(flow_run_id) is None:
-            return  # it was cancelled or given to another flow run meanwhile, or the store is away: the next sweep sees
-        elif not await self.put_back(self.client, flow_run_id, why):
-            await self.batches.give_up(row, f"{why}; it was put back often enough")
-
-    def _end_overdue(self, flow_run: FlowRun) -> None:
-        """After an outage of the server Prefect no longer hears that a run it started is to be cancelled."""
-        state, process = flow_run.state, self.processes.of(flow_run.id)
-        if state is None or not state.is_cancelling() or process is None or liveness(process) == "gone":
-            return
-        if datetime.now(UTC) - state.timestamp > CANCEL_GRACE:
-            self._cancelled.add(flow_run.id)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
-
-    async def _sweep_one(self, flow_run: FlowRun) -> None:
-        state = flow_run.state
-        if state is None:
-            return
-        process = self.processes.of(flow_run.id)
-        if process is not None and liveness(process) != "gone":
-            if state.is_cancelling():
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGTERM)
-            return  # a worker died, its flow lives on: no second copy
-        if state.is_cancelling():
-            await self._set_cancelled(flow_run)
-        elif state.is_pending():
-            if datetime.now(UTC) - state.timestamp > PENDING_LIMIT:
-                await self._defer(self.client, flow_run, Reason("FLOW_PUT_BACK", "no worker went on with it"), 0.0)
-        elif process is not None:
-            await self._lost(flow_run, WENT_DOWN)
-        self.processes.forget(flow_run.id)
-
-    def _lives(self, flow_run_id: UUID) -> bool:
-        process = self.processes.of(flow_run_id)
-        return process is not None and liveness(process) != "gone"
-
-    async def _lost(self, flow_run: FlowRun, why: str) -> None:
-        deployment = await self.client.read_deployment(flow_run.deployment_id) if flow_run.deployment_id else None
-        resumable = bool((deployment.job_variables or {}).get("resumable")) if deployment is not None else False
-        if not (resumable and await self.put_back(self.client, flow_run.id, why)):
-            await self.client.set_flow_run_state(flow_run.id, Crashed(message=f"{self.node}: {why}"), force=True)
+        """Runs and batches that nobody works on any more (``nodes.worker_sweep``)."""
+        await self.sweeper.whole(self.client, self._work_pool_name, self._submitting_flow_run_ids)

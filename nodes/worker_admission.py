@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun
     from prefect.client.schemas.responses import DeploymentResponse
 
-__all__ = ["no_such_node", "outside_hours", "unknown_parameters", "was_reviewed"]
+__all__ = ["SHARED_QUEUE", "no_such_node", "outside_hours", "unknown_parameters", "was_reviewed"]
 
+# Of runs that any node may take.
+SHARED_QUEUE = "any"
 MOST_NAMES = 20
 # Under this key the flows suspend for their review (``tasks.review``).
 REVIEW_KEY = "review"

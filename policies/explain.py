@@ -10,8 +10,10 @@ from policies.codes import CODES
 from policies.units import caps_in_force, holding_rules, reserve_in_force
 from policies.views import NodeView, Reason
 
-__all__ = ["awaiting_parts", "awaiting_words", "in_words", "limits_in_words", "node_state", "reason_rows"]
+__all__ = ["AWAITING", "awaiting_parts", "awaiting_words", "in_words", "limits_in_words", "node_state", "reason_rows"]
 
+# The state of a flow run that its node does not take now.
+AWAITING = "AwaitingNode"
 _PLACE = re.compile(r"\b(NODE|JOB|MODULE|RULE)\b")
 _AWAITING = re.compile(
     r"(?P<node>[^:\s]+): (?P<code>[A-Z][A-Z0-9_]+): (?P<why>.*?)(?:; next: (?P<remedy>.*))?", re.DOTALL

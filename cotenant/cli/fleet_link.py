@@ -17,6 +17,7 @@ from cotenant.cli.failures import Unreachable
 from cotenant.cli.queued import Queued, queued_runs
 from cotenant.cli.result import OperationResult
 from cotenant.cli.review import ask
+from policies.explain import AWAITING
 
 if TYPE_CHECKING:
     from cotenant.settings import Settings
@@ -31,8 +32,6 @@ OPEN_S = 10.0
 # CANCELLING is on its way out, and a worker that is away would leave it so: it keeps nobody from starting.
 OPEN = ("SCHEDULED", "PENDING", "RUNNING", "PAUSED")
 MOST_OPEN = 200
-# The state of a flow run that its node's worker has put off (``nodes.worker``).
-AWAITING = "AwaitingNode"
 FINAL = ("COMPLETED", "FAILED", "CANCELLED", "CRASHED")
 
 

@@ -25,6 +25,7 @@ from prefect.utilities.callables import parameter_schema
 
 from cotenant.settings import Settings
 from nodes.client import node_dir
+from nodes.worker_admission import SHARED_QUEUE
 from nodes.zone import local_zone
 from policies.refusal import Refused
 
@@ -34,7 +35,6 @@ T = TypeVar("T")
 POOL = "cotenant"
 # The most that a server gives at once.
 PAGE = 200
-SHARED_QUEUE = "any"
 DAILY_CHECK = "certificate-expiry"
 DAILY_CHECK_AT = "10 9 * * *"
 

@@ -30,7 +30,6 @@ from cotenant import store
 from nodes.client import AgentUnreachable
 from nodes.identity import ProcessId
 from nodes.mirror import Mirror
-from nodes.worker import MAX_PUT_BACKS
 from nodes.worker_admission import outside_hours
 from policies.certificate.expiry import due, renewals
 from policies.harness.hours import parse_hours
@@ -39,6 +38,7 @@ from policies.harness.schedule import coin, longest_s, run_looks
 from policies.harness.spec import RunSpec
 from policies.harness.sweep import PastLevel
 from policies.harness.validity import decide_blocks
+from policies.put_back import WAITS_S
 from policies.statistics import decide
 from tasks.agent_link import Link
 from tasks.keep import Keeper
@@ -128,7 +128,7 @@ class Nights:
             try:
                 state = str(function(**parameters).name)
             except Died:
-                state = "put back" if attempt < MAX_PUT_BACKS else "Crashed"
+                state = "put back" if attempt < len(WAITS_S) else "Crashed"
             except TerminationSignal:
                 state = "Cancelled"
             self.node.kill_flow()

@@ -25,7 +25,8 @@ from cotenant import store
 from nodes import worker as module
 from nodes.flow_processes import FlowProcesses, lower_priority
 from nodes.identity import identify, own_id
-from nodes.worker import AWAITING, NodeJobConfiguration, NodeWorker
+from nodes.worker import NodeJobConfiguration, NodeWorker
+from policies.explain import AWAITING
 from policies.harness.spec import RunSpec
 from policies.prompts import BatchSpec, Item
 from policies.put_back import BATCH_WAITS_S
@@ -365,9 +366,9 @@ def test_a_batch_that_is_cancelled_as_its_flow_run_is_looked_at_is_not_put_back(
 ) -> None:
     run = server.add(StateType.FAILED)
     batch_on(engine, "b", run)
-    rows = anyio.run(worker.batches.open)
+    rows = anyio.run(worker.sweeper.batches.open)
     store.end_batch(engine, "b", "cancelled", "it was cancelled")
-    anyio.run(worker._look_after_batch, rows[0])
+    anyio.run(worker.sweeper.look_after_batch, server, rows[0])
     assert (name_of(server, run), state_of(engine, "b")[0]) == ("Failed", "cancelled")
 
 
@@ -376,9 +377,9 @@ def test_a_cancelled_flow_run_does_not_end_the_batch_of_the_one_that_goes_on_wit
 ) -> None:
     run = server.add(StateType.CANCELLED)
     batch_on(engine, "b", run)
-    rows = anyio.run(worker.batches.open)
+    rows = anyio.run(worker.sweeper.batches.open)
     store.set_flow_run(engine, "b", str(server.add(StateType.SCHEDULED)))
-    anyio.run(worker._look_after_batch, rows[0])
+    anyio.run(worker.sweeper.look_after_batch, server, rows[0])
     assert state_of(engine, "b")[0] == "open"
 
 
@@ -437,7 +438,7 @@ def test_a_cancelled_batch_is_ended_and_one_whose_run_is_forgotten_says_what_to_
             return {"lines": lines[params["after"] :], "next": 1, "ended": False}
         return {"run_list": []}.get(verb, {})
 
-    worker.agent = worker.batches.agent = SimpleNamespace(call=call)  # type: ignore[assignment]
+    worker.agent = worker.sweeper.agent = worker.sweeper.batches.agent = SimpleNamespace(call=call)  # type: ignore[assignment]
     for name, flow_run in (("c", cancelled), ("f", foreign)):
         batch_on(engine, name, flow_run)
         store.next_job(engine, name)
