@@ -27,9 +27,9 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
 
 from nodes.clock import boottime_s
+from nodes.procfs import TICKS_PER_S, Forks, Gone, ProcFs, file_at, same_file_system
 from policies.rules import ProcInfo
 
 __all__ = ["ProcessTable"]
@@ -43,13 +43,10 @@ UNLISTED = 4
 CLOSELY_AT_MOST = 32
 SHELLS = frozenset(("sh", "bash", "dash", "ash", "busybox", "zsh", "ksh", "mksh", "fish"))
 SHELLS_AT_MOST = 8
-MAX_CMDLINE_BYTES = 64 * 1024
 # A process's first reading of CPU time tells a rate only when all of its life is recent.
 MAX_FIRST_AGE_S = 5.0
 # Readings closer together than this say little of a rate: the last one stands.
 MIN_INTERVAL_S = 0.2
-_KTHREAD = 0x00200000  # PF_KTHREAD of /proc/PID/stat's flags
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 Identity = tuple[int, int | None]
 
@@ -61,27 +58,6 @@ class _Entry:
     stat: bytes = b""  # as read last, before its arguments
     exe_file: tuple[int, int] | None = None  # device and inode: a path changes when a folder is renamed
     other: bool = False  # it was seen to run another executable than that
-
-
-class _Stat(NamedTuple):
-    name: str
-    state: str
-    ppid: int
-    flags: int
-    threads: int
-    start_ticks: int
-    cpu_s: float
-
-
-class _Forks(NamedTuple):
-    """``tasks``: threads of the whole machine; ``last_pid``: given out last. 0: not told."""
-
-    tasks: int = 0
-    last_pid: int = 0
-
-
-class _Gone(Exception):
-    """There is no such process (any more)."""
 
 
 class ProcessTable:
@@ -96,16 +72,16 @@ class ProcessTable:
     """
 
     def __init__(self, proc: Path | str = "/proc", *, uptime_s: Callable[[], float] = boottime_s) -> None:
-        self._proc = str(proc)
+        self._proc = ProcFs(str(proc))
         self._uptime_s = uptime_s
         self._entries: dict[int, _Entry] = {}
         self._dead_parents: dict[Identity, Identity | None] = {}
         self._cpu: dict[Identity, tuple[float, float, float | None]] = {}  # seconds, read at, cores
         self._young_until_s: dict[int, float] = {}
         self._shells: dict[int, None] = {}  # as they came
-        self._forks = _Forks()
+        self._forks = Forks()
         self._unlisted = 0
-        self._counts_apply = _same_file_system(self._proc, f"{self._proc}/loadavg")
+        self._counts_apply = same_file_system(str(proc), f"{proc}/loadavg")
         self._now_s = 0.0
         self._turn: list[int] = []
         self._turn_share = 0
@@ -124,12 +100,12 @@ class ProcessTable:
         gone: list[ProcInfo] = []
         fresh: set[int] = set()
         # read before the list: whoever comes between the two is in the list, and counted by the next refresh
-        before, self._forks = self._forks, self._read_forks()
-        if self._counts_apply and before == self._forks != _Forks() and self._unlisted < UNLISTED:
+        before, self._forks = self._forks, self._proc.forks()
+        if self._counts_apply and before == self._forks != Forks() and self._unlisted < UNLISTED:
             self._unlisted += 1
         else:
             self._unlisted = 0
-            pids = set(map(int, filter(str.isdigit, os.listdir(self._proc))))
+            pids = self._proc.pids()
             gone = [self._remove(pid) for pid in self._entries.keys() - pids]
             fresh = pids - self._entries.keys()
         for pid in self._suspects(before.last_pid, self._forks.last_pid, islice(closely, CLOSELY_AT_MOST)):
@@ -163,8 +139,8 @@ class ProcessTable:
         for pid in pids:
             entry = self._entries.get(pid)
             try:
-                stat = self._stat(pid)
-            except _Gone:
+                stat = self._proc.stat(pid)
+            except Gone:
                 continue
             except OSError:
                 total = None
@@ -182,7 +158,7 @@ class ProcessTable:
                 return before[2]
             cores: float | None = max(cpu_s - before[0], 0.0) / (now_s - before[1])
         else:
-            age_s = self._uptime_s() - (who[1] or 0) / _TICKS_PER_S
+            age_s = self._uptime_s() - (who[1] or 0) / TICKS_PER_S
             cores = cpu_s / max(age_s, MIN_INTERVAL_S) if age_s <= MAX_FIRST_AGE_S else None
         self._cpu[who] = (cpu_s, now_s, cores)
         return cores
@@ -211,19 +187,12 @@ class ProcessTable:
         del self._turn[-self._turn_share :]
         return [pid for pid in dict.fromkeys(again) if pid in self._entries]
 
-    def _read_forks(self) -> _Forks:
-        try:
-            fields = self._bytes("loadavg", 256).split()
-            return _Forks(int(fields[3].partition(b"/")[2]), int(fields[4]))
-        except (_Gone, OSError, ValueError, IndexError):
-            return _Forks()
-
     def _add(self, pid: int, appeared: list[ProcInfo]) -> None:
         # before its path: if it executes another file in between, the next look finds it changed
-        exe_file = self._exe_file(pid)
+        exe_file = self._proc.exe_file(pid)
         try:
-            info = self._read(pid)
-        except _Gone:
+            info = self._proc.info(pid)
+        except Gone:
             return
         self._entries[pid] = _Entry(info, exe_file=None if info.kernel_thread else exe_file)
         if not info.kernel_thread:
@@ -244,11 +213,11 @@ class ProcessTable:
         entry = self._entries[pid]
         known = entry.info
         try:
-            raw = self._raw_stat(pid)
+            raw = self._proc.raw_stat(pid)
             if raw == entry.stat and not entry.other:
                 return
-            stat = self._parsed(pid, raw)
-        except _Gone:
+            stat = self._proc.parsed(pid, raw)
+        except Gone:
             gone.append(self._remove(pid))
             return
         except OSError:
@@ -259,19 +228,19 @@ class ProcessTable:
             return
         same = stat.name == known.name and known.start_ticks is not None and not entry.other
         if same and not known.kernel_thread:
-            arguments = self._cmdline(pid)
+            arguments = self._proc.cmdline(pid)
             same = arguments is None or arguments == _joined(known.argv)
         if same:
             entry.stat = raw
             return
-        exe_file = self._exe_file(pid)
+        exe_file = self._proc.exe_file(pid)
         try:
-            info = self._read(pid)
-        except _Gone:
+            info = self._proc.info(pid)
+        except Gone:
             gone.append(self._remove(pid))
             return
         info = _keeping(known, info)
-        if known.exe is not None and exe_file is not None and exe_file == entry.exe_file != _file_at(known.exe):
+        if known.exe is not None and exe_file is not None and exe_file == entry.exe_file != file_at(known.exe):
             info = replace(info, exe=known.exe)  # renamed since: it still is that program
         entry.exe_file, entry.other = exe_file, False
         if info != known:
@@ -284,6 +253,16 @@ class ProcessTable:
         self._shells.pop(info.pid, None)
         if info.exe is not None and os.path.basename(info.exe) in SHELLS:
             self._shells[info.pid] = None
+
+    def _may_be_other(self, pid: int) -> bool:
+        """Whether it has ended or runs another executable (which is noted), or that cannot be told: one system call, where a look
+        is a dozen.
+        """
+        entry, file = self._entries.get(pid), self._proc.exe_file(pid)
+        if entry is not None and file is not None:
+            entry.other = file != entry.exe_file
+            return entry.other
+        return True
 
     # -- who descends from whom
 
@@ -305,7 +284,7 @@ class ProcessTable:
         gone_pids = {pid for pid, _ in gone}
         for pid, entry in self._entries.items():
             if entry.info.ppid in gone_pids:
-                entry.info = replace(entry.info, ppid=self._living_ancestor(entry.parent) or self._ppid(pid))
+                entry.info = replace(entry.info, ppid=self._living_ancestor(entry.parent) or self._proc.ppid(pid))
         needed: set[Identity] = set()
         for parent in {entry.parent for entry in self._entries.values()}:
             while parent is not None and parent not in needed:
@@ -322,137 +301,6 @@ class ProcessTable:
                 return who[0]
             who = self._dead_parents.get(who)
         return None
-
-    def _ppid(self, pid: int) -> int | None:
-        stat = self._try_stat(pid)
-        return None if stat is None else stat.ppid
-
-    # -- /proc
-
-    def _read(self, pid: int) -> ProcInfo:
-        try:
-            stat = self._stat(pid)
-        except OSError:
-            return ProcInfo(pid=pid, start_ticks=None, ppid=None, uid=self._uid(pid))
-        kernel = bool(stat.flags & _KTHREAD)
-        return ProcInfo(
-            pid=pid,
-            start_ticks=stat.start_ticks,
-            ppid=stat.ppid,
-            name=stat.name,
-            exe=None if kernel else self._exe(pid),
-            argv=self._argv(pid, kernel),
-            uid=self._uid(pid),
-            kernel_thread=kernel,
-        )
-
-    def _stat(self, pid: int) -> _Stat:
-        """Raises _Gone for what has ended (a zombie too, unless other threads of it run) and OSError for unreadable."""
-        return self._parsed(pid, self._raw_stat(pid))
-
-    def _raw_stat(self, pid: int) -> bytes:
-        return self._bytes(f"{pid}/stat", 4096)
-
-    def _parsed(self, pid: int, raw: bytes) -> _Stat:
-        try:
-            low, high = raw.index(b"("), raw.rindex(b")")
-            rest = raw[high + 2 :].split(None, 20)
-            stat = _Stat(
-                name=os.fsdecode(raw[low + 1 : high]),
-                state=rest[0].decode("ascii"),
-                ppid=int(rest[1]),
-                flags=int(rest[6]),
-                threads=int(rest[17]),
-                start_ticks=int(rest[19]),
-                cpu_s=(int(rest[11]) + int(rest[12])) / _TICKS_PER_S,
-            )
-        except (ValueError, IndexError) as error:
-            if not raw:
-                raise _Gone from None
-            raise OSError(f"{self._proc}/{pid}/stat cannot be understood") from error
-        if stat.state in "ZX" and stat.threads <= 1:
-            raise _Gone
-        return stat
-
-    def _try_stat(self, pid: int) -> _Stat | None:
-        try:
-            return self._stat(pid)
-        except (_Gone, OSError):
-            return None
-
-    def _exe(self, pid: int) -> str | None:
-        try:
-            exe = os.readlink(f"{self._proc}/{pid}/exe")
-        except OSError:
-            return None
-        # the program was replaced while it runs: it still is that program
-        return exe.removesuffix(" (deleted)")
-
-    def _may_be_other(self, pid: int) -> bool:
-        """Whether it has ended or runs another executable (which is noted), or that cannot be told: one system call, where a look
-        is a dozen.
-        """
-        entry, file = self._entries.get(pid), self._exe_file(pid)
-        if entry is not None and file is not None:
-            entry.other = file != entry.exe_file
-            return entry.other
-        return True
-
-    def _exe_file(self, pid: int) -> tuple[int, int] | None:
-        return _file_at(f"{self._proc}/{pid}/exe")
-
-    def _argv(self, pid: int, kernel: bool) -> tuple[str, ...] | None:
-        if kernel:
-            return ()
-        raw = self._cmdline(pid)
-        if raw is None:
-            return None
-        return tuple(map(os.fsdecode, raw.split(b"\0"))) if raw else ()
-
-    def _cmdline(self, pid: int) -> bytes | None:
-        """Arguments as the kernel gives them, less the zeros at the end."""
-        try:
-            return self._bytes(f"{pid}/cmdline", MAX_CMDLINE_BYTES).rstrip(b"\0")
-        except (_Gone, OSError):
-            return None
-
-    def _uid(self, pid: int) -> int | None:
-        """The real uid. A process that may not be dumped looks like root's to ``stat``, so ``status`` is read."""
-        try:
-            for line in self._bytes(f"{pid}/status", 4096).splitlines():
-                if line.startswith(b"Uid:"):
-                    return int(line.split()[1])
-        except (_Gone, OSError, ValueError, IndexError):
-            pass
-        return None
-
-    def _bytes(self, name: str, limit: int) -> bytes:
-        try:
-            fd = os.open(f"{self._proc}/{name}", os.O_RDONLY | os.O_CLOEXEC)
-        except (FileNotFoundError, ProcessLookupError, NotADirectoryError):
-            raise _Gone from None
-        try:
-            return os.read(fd, limit)
-        except ProcessLookupError:
-            raise _Gone from None
-        finally:
-            os.close(fd)
-
-
-def _file_at(path: str) -> tuple[int, int] | None:
-    try:
-        info = os.stat(path)
-    except OSError:
-        return None
-    return info.st_dev, info.st_ino
-
-
-def _same_file_system(one: str, other: str) -> bool:
-    """Whether ``other`` is no mount of its own (some containers' is: made by a program, a few seconds old)."""
-    try:
-        return os.stat(one).st_dev == os.stat(other).st_dev
-    except OSError:
-        return False
 
 
 def _joined(argv: tuple[str, ...] | None) -> bytes | None:

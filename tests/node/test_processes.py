@@ -14,6 +14,7 @@ import pytest
 
 from nodes import processes
 from nodes.processes import CYCLE, UNLISTED, YOUNG_S, ProcessTable
+from nodes.procfs import ProcFs
 
 WAIT_S = 60.0
 
@@ -208,15 +209,15 @@ def test_an_exec_while_it_is_read_first_is_seen_at_the_next_look(
     shell.touch()
     trainer.touch()
     fake.add(10, 1, start=500, name="sh", exe=str(shell))
-    reads = ProcessTable._argv
+    reads = ProcFs._argv
 
-    def then_it_executes(table: ProcessTable, pid: int, kernel: bool) -> tuple[str, ...] | None:
-        monkeypatch.setattr(ProcessTable, "_argv", reads)
-        found = reads(table, pid, kernel)
+    def then_it_executes(procfs: ProcFs, pid: int, kernel: bool) -> tuple[str, ...] | None:
+        monkeypatch.setattr(ProcFs, "_argv", reads)
+        found = reads(procfs, pid, kernel)
         fake.add(10, 1, start=500, name="trainer", exe=str(trainer))
         return found
 
-    monkeypatch.setattr(ProcessTable, "_argv", then_it_executes)
+    monkeypatch.setattr(ProcFs, "_argv", then_it_executes)
     fake.tick()
     assert fake.tick().snapshot()[10].exe == str(trainer)
 

@@ -219,7 +219,7 @@ PROTECTION = [
     Mutant(
         "one that comes as another goes is not seen",
         PROCESSES,
-        "before == self._forks != _Forks()",
+        "before == self._forks != Forks()",
         "before.tasks == self._forks.tasks != 0",
         (f"{T_PROCESSES}::test_while_nobody_comes_or_goes_nothing_is_listed",),
         quick=True,
