@@ -5,27 +5,17 @@
 
 from __future__ import annotations
 
-from cotenant.store.batches import (
-    LEFT_OVER,
+from cotenant.store.batch_views import (
     batch_jobs,
     batch_of_flow_run,
     batch_status,
-    end_batch,
-    end_job,
-    is_stalled,
-    is_unanswered,
     list_batches,
-    make_batch,
-    next_job,
     open_batches,
-    place_of,
     prompt_rows,
-    reopen_failed,
     same_batches,
-    set_flow_run,
-    set_job,
-    take_over,
 )
+from cotenant.store.batches import LEFT_OVER, end_batch, make_batch, reopen_failed, set_flow_run
+from cotenant.store.prompt_jobs import end_job, is_stalled, is_unanswered, next_job, place_of, set_job, take_over
 from cotenant.store.rows import (
     last_seq,
     list_certificates,

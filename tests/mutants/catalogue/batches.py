@@ -7,6 +7,7 @@ from tests.mutants.runner import Mutant
 __all__ = ["BATCHES"]
 
 STORE = "cotenant/store/batches.py"
+STORE_JOBS = "cotenant/store/prompt_jobs.py"
 TASKS = "tasks/prompts.py"
 PUT_BACK = "policies/put_back.py"
 BATCHING = "modules/llmserve/batching.py"
@@ -21,7 +22,7 @@ T_WHEELS = "tests/node/test_kept_wheels.py"
 BATCHES = [
     Mutant(
         "events that were taken over are taken over again",
-        STORE,
+        STORE_JOBS,
         "if after is not None and job.place != after:",
         "if after is not None and job.place > after + 1_000_000:",
         (f"{T_PROMPTS}::test_a_prompt_is_closed_once_whatever_is_told_twice",),
@@ -29,21 +30,21 @@ BATCHES = [
     ),
     Mutant(
         "an answer counts for a prompt of another job",
-        STORE,
+        STORE_JOBS,
         " and int(name) in numbers else None",
         " else None",
         (f"{T_PROMPTS}::test_a_prompt_is_closed_once_whatever_is_told_twice",),
     ),
     Mutant(
         "a second answer replaces the first",
-        STORE,
+        STORE_JOBS,
         '.where(Prompt.batch == batch, Prompt.number == number, Prompt.state == "open")',
         ".where(Prompt.batch == batch, Prompt.number == number)",
         (f"{T_PROMPTS}::test_a_prompt_is_closed_once_whatever_is_told_twice",),
     ),
     Mutant(
         "figures of another attempt replace those before",
-        STORE,
+        STORE_JOBS,
         'if now.get("attempt") != last.get("attempt", now.get("attempt")) or now',
         "if now",
         (f"{T_PROMPTS}::test_figures_of_an_attempt_that_was_killed_before_its_second_beat_count",),
@@ -86,7 +87,7 @@ BATCHES = [
     ),
     Mutant(
         "one prompt that fails alone is a stall",
-        STORE,
+        STORE_JOBS,
         "if set.intersection(*(set(job.numbers) for job in jobs)):",
         "if not jobs:",
         (f"{T_WORK}::test_a_prompt_that_brings_down_every_job_of_its_own_is_no_stall",),
