@@ -15,4 +15,4 @@ N = int(os.environ.get("FUZZ_N", "100000"))
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("name", TARGETS)
 def test_nothing_crashes_hangs_or_grows(name: str) -> None:
-    print(f"\n{fuzz(name, max(1, N // len(TARGETS)), int(os.environ.get('FUZZ_SEED', '0')))}", flush=True)
+    print(f"\n{fuzz(name, -(-N // len(TARGETS)), int(os.environ.get('FUZZ_SEED', '0')))}", flush=True)
