@@ -125,6 +125,16 @@ def test_case_041_a_pid_that_was_used_again_is_somebody_else() -> None:
     assert len(world.sent) == 1
 
 
+def test_who_started_after_a_process_is_not_its_parent() -> None:
+    """A pid used again between two reads of the table: the child read first, then a parent that is younger than it."""
+    world = Table({5: proc(5, 1, 20), 6: proc(6, 5, 19)})
+    guard = Guard(world, lambda *told: None)
+    guard.register("a", 5, 20)
+    assert not guard.owns(6, 19)
+    assert not guard.kill(6, 19, signal.SIGSTOP)
+    assert world.sent == []
+
+
 def test_case_042_unknown_is_refused_and_said_once() -> None:
     world = Table({5: proc(5, 1, 10), 7: proc(7, 1, 12)}, unreadable={7})
     told: list[tuple[str, dict]] = []

@@ -21,7 +21,7 @@ T_HOLDING = "tests/node/test_jobs_holding.py"
 T_JOBS = "tests/node/test_jobs.py"
 T_GUARD = "tests/unit/test_jobs_guard.py"
 T_SIGNALS = "tests/unit/test_jobs_signals.py"
-T_ADOPTED = "tests/unit/test_adopted_duty.py"
+T_ADOPTED = "tests/unit/test_jobs_adoption.py"
 
 JOBS = [
     Mutant(
@@ -140,21 +140,21 @@ JOBS = [
         ADOPTION,
         "if row.launcher is not None and row.launcher.boot_id == boot_id():",
         "if row.launcher is not None:",
-        (f"{T_JOBS}::test_an_attempt_of_an_earlier_boot_is_requeued_without_fault", T_ADOPTED),
+        (f"{T_ADOPTED}::test_a_launcher_of_an_earlier_boot_is_nobody_here",),
     ),
     Mutant(
         "what ran under an earlier agent is forgotten",
         ADOPTION,
         "    attempt.ran_before_s = row.ran_s\n",
         "",
-        (f"{T_HOLDING}::test_a_hold_under_an_earlier_agent_costs_no_time_and_what_was_lowered_can_be_raised",),
+        (f"{T_ADOPTED}::test_what_ran_under_an_earlier_agent_counts",),
     ),
     Mutant(
         "one mark in its environment makes a process ours",
         ADOPTION,
         "or not marks <= set(environ):",
         "or not marks & set(environ):",
-        (T_ADOPTED,),
+        (f"{T_ADOPTED}::test_a_leftover_is_known_by_both_of_its_marks_and_by_neither_alone",),
     ),
     # -- the door for signals
     Mutant(
@@ -169,7 +169,7 @@ JOBS = [
         GUARD,
         "if parent is None or parent.start_ticks > proc.start_ticks:",
         "if parent is None:",
-        (f"{T_GUARD}::test_no_signal_leaves_the_trees_over_any_process_table",),
+        (f"{T_GUARD}::test_who_started_after_a_process_is_not_its_parent",),
     ),
     Mutant(
         "a used pid is signalled",

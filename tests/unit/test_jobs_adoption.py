@@ -1,0 +1,97 @@
+"""What an agent takes over of an attempt: the duty that its runner was told, the time it ran, the processes that are its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from nodes.identity import ProcessId, boot_id
+from nodes.jobs.adoption import carriers, revive
+from nodes.jobs.guard import Guard
+from nodes.jobs.proctree import ProcSystem
+from nodes.jobs.registry import AttemptRow
+from nodes.jobs.workdir import AttemptDir, write_document
+
+JOB = cast(Any, SimpleNamespace(module="m", short="m", stage="s", timeout_s=None, feed_of=None))
+
+
+def row(duty: float | None, launcher: ProcessId | None = None, ran_s: float = 0.0) -> AttemptRow:
+    return AttemptRow(attempt="1-1-a", job=1, number=1, bundle="b", capabilities=frozenset({"freeze_ok"}), cores=1.0,
+                      mem_gb=1.0, stop_grace_s=5.0, launcher=launcher, runner=None, boot_id="another", duty=duty, stop=None,
+                      ran_s=ran_s, cgroup=None, tree={})  # fmt: skip
+
+
+@pytest.mark.parametrize(("kept", "told"), [(0.0, 0.5), (0.5, 0.0), (0.0, None), (None, 0.3)])
+def test_an_agent_that_died_between_the_document_and_its_row(
+    tmp_path: Path, kept: float | None, told: float | None
+) -> None:
+    """A duty of 0 that the row remembers is not written again to a runner that was told 0.5: nothing would look changed."""
+    folder = AttemptDir(tmp_path / "1-1-a")
+    folder.control.parent.mkdir(parents=True)
+    write_document(folder.control, {"seq": 3, "pause": False} | ({} if told is None else {"gpu_duty": told}))
+    guard = Guard(cast(Any, SimpleNamespace(stat=lambda pid: None, children=lambda pid: [])), lambda *_: None)
+    assert revive(row(kept), JOB, tmp_path, guard, 100.0).duty == told
+
+
+def test_without_a_document_the_row_counts(tmp_path: Path) -> None:
+    guard = Guard(cast(Any, SimpleNamespace(stat=lambda pid: None, children=lambda pid: [])), lambda *_: None)
+    assert revive(row(0.4), JOB, tmp_path, guard, 100.0).duty == 0.4
+
+
+@pytest.fixture
+def sleepers() -> Iterator[Any]:
+    """Starts processes of this user with an environment of the caller's choice; each has left its parent's tree for the guard."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(**env: str) -> int:
+        child = subprocess.Popen(
+            [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"],
+            env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        started.append(child)
+        assert child.stdout is not None
+        child.stdout.readline()
+        return child.pid
+
+    yield start
+    for child in started:
+        child.kill()
+        child.communicate()
+
+
+def test_a_leftover_is_known_by_both_of_its_marks_and_by_neither_alone(tmp_path: Path, sleepers: Any) -> None:
+    """Who only carries the attempt's name, or only works in that folder, was not started by us: a shell of its owner, say."""
+    both = sleepers(OARBANK_ATTEMPT_ID="1-1-a", OARBANK_WORKDIR=str(tmp_path))
+    for stranger in (
+        {"OARBANK_ATTEMPT_ID": "1-1-a"},
+        {"OARBANK_WORKDIR": str(tmp_path)},
+        {"OARBANK_ATTEMPT_ID": "1-1-a", "OARBANK_WORKDIR": str(tmp_path / "other")},
+    ):
+        sleepers(**stranger)
+    guard = Guard(ProcSystem(), lambda *_: None)
+    found = carriers(guard, "1-1-a", tmp_path)
+    assert [proc.pid for proc in found] == [both]
+    assert guard.owns(both, found[0].start_ticks)
+
+
+def test_a_launcher_of_an_earlier_boot_is_nobody_here(tmp_path: Path) -> None:
+    """The same pid and start ticks in another boot are another process, and no signal may reach it."""
+    me = ProcSystem().stat(os.getpid())
+    assert me is not None
+    for boot, ours in ((boot_id(), True), ("another", False)):
+        guard = Guard(ProcSystem(), lambda *_: None)
+        revive(row(None, ProcessId(me.pid, me.start_ticks, boot)), JOB, tmp_path, guard, 100.0)
+        assert guard.owns(me.pid, me.start_ticks) is ours
+
+
+def test_what_ran_under_an_earlier_agent_counts(tmp_path: Path) -> None:
+    """Else a workload that an agent's every restart finds running would never have run steadily, and a limit would start anew."""
+    guard = Guard(cast(Any, SimpleNamespace(stat=lambda pid: None, children=lambda pid: [])), lambda *_: None)
+    assert revive(row(None, ran_s=250.0), JOB, tmp_path, guard, 100.0).unheld_s(100.0) == 250.0
