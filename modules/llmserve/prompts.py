@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,10 +86,9 @@ def parse(payload: Any) -> Request:
         context = _whole(context, "context", 16, TOKENS_MAX)
     wall_s = _number(payload.get("wall_s", WALL_S), "wall_s", 0.1, 86400.0)
     prompts = tuple(_prompt(item, number, payload) for number, item in enumerate(raw))
-    ids = [prompt.id for prompt in prompts]
-    if len(set(ids)) != len(ids):
-        double = next(name for name in ids if ids.count(name) > 1)
-        raise BadSpec(f"prompts: the id {double!r} is there twice")
+    name, times = Counter(prompt.id for prompt in prompts).most_common(1)[0]
+    if times > 1:
+        raise BadSpec(f"prompts: the id {name!r} is there more than once")
     return Request(prompts, model, backend, width, context, wall_s)
 
 
@@ -104,7 +104,7 @@ def _prompt(item: Any, number: int, payload: dict[str, Any]) -> Prompt:
     options = {name: payload[name] for name in _OPTIONS if name in payload}
     options.update({name: own[name] for name in _OPTIONS if name in own})
     key = own.get("id", str(number))
-    if not isinstance(key, str) or not key or len(key) > 512:
+    if not isinstance(key, str) or not 1 <= len(key) <= 512 or not _is_whole(key):
         raise BadSpec(f"{where}: id is a text of 1 to 512 characters")
     text, messages = own.get("prompt"), own.get("messages")
     if (text is None) == (messages is None):
@@ -132,6 +132,15 @@ def _prompt(item: Any, number: int, payload: dict[str, Any]) -> Prompt:
         ),
         stop=_stops(options.get("stop"), where),
     )
+
+
+def _is_whole(text: str) -> bool:
+    """JSON can write half a character (a surrogate alone), which no file of results can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _messages(raw: Any, where: str) -> tuple[tuple[str, str], ...]:
