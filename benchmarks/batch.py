@@ -148,6 +148,7 @@ def _figures(
             None,
             f"up to {WIDTH} generate together: fewer where so many take longer than a unit may",
         ),
+        figure("loading, once a job", mine["load_s"], "s"),
         figure("longest unit", mine["unit_worst_s"], "s", None, f"between two safe points {mine['yield_s']:.3f}"),
         figure("peak memory of the runner", mine["peak_rss_mb"], "MiB", None, "weights are 94 MiB of it"),
     ]

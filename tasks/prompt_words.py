@@ -35,6 +35,7 @@ def report_markdown(status: Mapping[str, Any]) -> str:
         ("tokens a busy second", figures.get("tokens_per_busy_s")),
         ("tokens a second of wall time", figures.get("tokens_per_wall_s")),
         ("busy, idled for the duty, held (s)", _three(figures)),
+        ("loading, of all jobs (s)", figures.get("load_s")),
         ("longest unit (s)", figures.get("unit_worst_s")),
         ("yield latency: longest between two safe points (s)", figures.get("yield_s")),
     ]

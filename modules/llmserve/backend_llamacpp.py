@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import llama_cpp as lib
@@ -41,19 +42,21 @@ class LlamaBackend:
         request: its longest prompt, once ``encode`` has seen them, is what the context is made for.
         path: the GGUF file.
         threads: CPU threads; layers go to the GPU where this build of llama.cpp has one.
+        point: called between the parts of the load.
     """
 
     name = "llamacpp"
     unit_max = UNIT_MAX
 
-    def __init__(self, request: Request, path: str, threads: int) -> None:
+    def __init__(self, request: Request, path: str, threads: int, point: Callable[[], None] = lambda: None) -> None:
         lib.llama_log_set(_quiet, ctypes.c_void_p(0))
         lib.llama_backend_init()
         self.device = "gpu" if lib.llama_supports_gpu_offload() else "cpu"
         self.width = request.width
         self._threads = threads
         self._header = read_header(path)
-        self._model = load(path)
+        self._model = load(path, point)
+        point()
         self._vocab = lib.llama_model_get_vocab(self._model)
         trained = lib.llama_model_n_ctx_train(self._model)
         self.context = min(trained, request.context or trained)
@@ -273,15 +276,30 @@ class _Slot:
         self.begun = False
 
 
-def load(path: str) -> Any:
-    """The model.
+def load(path: str, point: Callable[[], None] = lambda: None) -> Any:
+    """The model. ``point`` is called as each of its tensors has been looked at; what it raises ends the load.
 
     Raises:
         BadModel: llama.cpp does not take the file.
     """
+    raised: list[BaseException] = []
+
+    @lib.llama_progress_callback
+    def told(_share: float, _data: ctypes.c_void_p) -> bool:
+        try:
+            point()
+        except BaseException as error:  # it cannot go through the library's own frames
+            raised.append(error)
+        return not raised
+
     params = lib.llama_model_default_params()
     params.n_gpu_layers = GPU_LAYERS_ALL if lib.llama_supports_gpu_offload() else 0
+    params.progress_callback = told
     model = lib.llama_model_load_from_file(path.encode(), params)
+    if raised:
+        if model:
+            lib.llama_model_free(model)
+        raise raised[0]
     if not model:
         raise BadModel("llama.cpp does not load it")
     return model

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import platform
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from batching import Backend
@@ -66,12 +67,15 @@ def choose(request: Request) -> str:
 _INSTALL = "install one: cotenant llmserve install"
 
 
-def open_backend(name: str, request: Request, path: str, threads: int) -> Backend:
+def open_backend(
+    name: str, request: Request, path: str, threads: int, point: Callable[[], None] = lambda: None
+) -> Backend:
     """Load the model. This is device work: do it inside a unit.
 
     Args:
         path: the model's file or folder; unused by the stub.
         threads: CPU threads that may work at once.
+        point: called wherever the load can rest; what it raises ends the load.
     """
     made: Any
     if name == "stub":
@@ -81,7 +85,7 @@ def open_backend(name: str, request: Request, path: str, threads: int) -> Backen
     elif name == "llamacpp":
         from backend_llamacpp import LlamaBackend
 
-        made = LlamaBackend(request, path, threads)
+        made = LlamaBackend(request, path, threads, point)
     else:
         from backend_mlx import MlxBackend
 

@@ -15,6 +15,7 @@ from backends import NoBackend, choose, open_backend
 from batching import Backend, Batch, Finished
 from envelope import Events, Failed
 from gguf import BadModel, read_header
+from loading import DoesNotLoad, Pieces, import_backend, read_ahead
 from prompts import Prompt, Request, parse
 
 from cotenant.sdk.control import Control
@@ -39,13 +40,22 @@ def run(ctl: Control, payload: Any, events_path: str | None) -> tuple[dict[str, 
     ctl.phase("load")
     began_s = time.monotonic()
     path = _model_path(request, backend_name)
-    duty = Duty(ctl, events=events_path, device=_device(backend_name))
+    # a start is the processor's work, whatever the model will run on
+    duty = Duty(ctl, events=events_path, device="cpu")
     try:
-        backend = _loaded(ctl, duty, backend_name, request, path)
+        pieces = Pieces(ctl, duty)
+        _imported(backend_name, pieces)
+        device = _device(backend_name)
+        if device != "cpu":
+            duty.close()
+            duty = pieces.duty = Duty(ctl, events=events_path, device=device)
+        backend = _loaded(pieces, backend_name, request, path)
         load_s = time.monotonic() - began_s
-        reporter = _Reporter(events, duty, ctl, len(request.prompts), answers)
+        reporter = _Reporter(events, duty, ctl, len(request.prompts), answers, load_s)
         ctl.phase("work")
         batch = Batch(backend, ctl, duty, request.wall_s, reporter.finished, reporter.beat)
+        # a pause that came while it loaded waited for a piece of that
+        batch.figures.unit_worst_s = batch.figures.yield_s = pieces.worst_s
         reporter.batch = batch
         try:
             batch.run(left)
@@ -62,7 +72,7 @@ def run(ctl: Control, payload: Any, events_path: str | None) -> tuple[dict[str, 
     finally:
         duty.close()
     ordered = [answers[prompt.id] for prompt in request.prompts]
-    figures = reporter.figures() | {"resumed": resumed, "load_s": round(load_s, 3)}
+    figures = reporter.figures() | {"resumed": resumed}
     effective = {
         "backend": backend.name, "model": request.model, "width": backend.width, "context": backend.context,
         "device": backend.device,
@@ -75,6 +85,13 @@ def _chosen(request: Request) -> str:
     try:
         return choose(request)
     except NoBackend as error:
+        raise Failed("llmserve/no_backend", str(error), fault="host", code=3) from error
+
+
+def _imported(backend_name: str, pieces: Pieces) -> None:
+    try:
+        import_backend(backend_name, pieces)
+    except DoesNotLoad as error:
         raise Failed("llmserve/no_backend", str(error), fault="host", code=3) from error
 
 
@@ -104,20 +121,21 @@ def _no_memory(request: Request, error: Exception) -> Failed:
     return Failed("llmserve/no_memory", f"model {request.model}: {error}", fault="transient", code=75)
 
 
-def _loaded(ctl: Control, duty: Duty, backend_name: str, request: Request, path: str) -> Backend:
-    """The model is loaded here, in the runner, as a unit of device work; a file that is new in a child before."""
+def _loaded(pieces: Pieces, backend_name: str, request: Request, path: str) -> Backend:
+    """The model is loaded here, in the runner; a file that is new in a child before."""
     try:
         if backend_name == "llamacpp":
+            with pieces.piece():
+                header = read_header(path)
             # what a single sequence needs at least; the cache is made when the prompts are known
-            header = read_header(path)
             answers = (prompt.max_tokens for prompt in request.prompts)
             models.check_room(header, models.least_tokens(header, request.context, answers))
-            ctl.safe_point()
-            with duty.unit():
-                models.probe(models.Path(path), ctl)
-        ctl.safe_point()
-        with duty.unit():
-            return open_backend(backend_name, request, path, _threads(ctl))
+        if path:
+            read_ahead(models.Path(path), pieces)
+        if backend_name == "llamacpp":
+            models.probe(models.Path(path), pieces)
+        with pieces.gated() as point:
+            return open_backend(backend_name, request, path, _threads(pieces.ctl), point)
     except BadModel as error:
         raise _bad_model(request, error) from error
     except (models.NoRoom, MemoryError) as error:
@@ -158,12 +176,19 @@ class _Reporter:
     """A line for each prompt that finishes, and every two seconds one of how far the job is."""
 
     def __init__(
-        self, events: Events, duty: Duty, ctl: Control, total: int, answers: dict[str, dict[str, Any]]
+        self,
+        events: Events,
+        duty: Duty,
+        ctl: Control,
+        total: int,
+        answers: dict[str, dict[str, Any]],
+        load_s: float,
     ) -> None:
         self._events, self._duty, self._ctl, self._total, self._answers = events, duty, ctl, total, answers
         self._began_s = self._told_s = time.monotonic()
-        # what loading used is not generation
-        self._busy_before_s = duty.busy_s
+        # what loading used, idled and waited is not generation
+        self._before = duty.busy_s, duty.idle_s, ctl.paused_s
+        self._load_s = load_s
         self.batch: Batch | None = None
 
     def finished(self, done: Finished) -> None:
@@ -184,6 +209,7 @@ class _Reporter:
         if self.batch is None:
             return {}
         seen = self.batch.figures
+        busy_s, idle_s, paused_s = self._before
         return {
             "tokens": seen.tokens,
             "prompt_tokens": seen.prompt_tokens,
@@ -193,9 +219,10 @@ class _Reporter:
             "yield_s": round(seen.yield_s, 4),
             "width_most": seen.width_most,
             "at_limit": seen.at_limit,
-            "busy_s": round(self._duty.busy_s - self._busy_before_s, 3),
-            "idle_s": round(self._duty.idle_s, 3),
-            "paused_s": round(self._ctl.paused_s, 3),
+            "busy_s": round(self._duty.busy_s - busy_s, 3),
+            "idle_s": round(self._duty.idle_s - idle_s, 3),
+            "paused_s": round(self._ctl.paused_s - paused_s, 3),
+            "load_s": round(self._load_s, 3),
             "wall_s": round(time.monotonic() - self._began_s, 3),
             "peak_rss_mb": round(_peak_rss_mb(), 1),
         }

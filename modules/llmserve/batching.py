@@ -6,6 +6,7 @@ is one unit; the longest stretch between two safe points is reported as the yiel
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -121,7 +122,9 @@ class Batch:
         self._since = self._own_s()
         for prompt in prompts:
             self._gate()
-            self._admit(prompt)
+            # where the processor is the device, making tokens of many prompts is work of it like any other
+            with self.duty.unit() if self.backend.device == "cpu" else contextlib.nullcontext():
+                self._admit(prompt)
         shared = common_prefix([tokens for _, tokens in self._queue])
         if self._queue:
             self._gate()

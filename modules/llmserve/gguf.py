@@ -127,9 +127,21 @@ class _Reader:
             return None
         if item != _STRING:
             raise BadModel(f"key {name!r} is a list of the unknown type {item}")
-        for _ in range(length):
-            self._string()
+        self._pass_texts(length)
         return None
+
+    def _pass_texts(self, count: int) -> None:
+        """A vocabulary: hundreds of thousands of short texts that nobody asks for, so nothing is made of them."""
+        read, number, left = self._file.read, struct.Struct("<Q").unpack, self._size - self._file.tell()
+        for _ in range(count):
+            left -= 8
+            length = number(read(8))[0] if left >= 0 else 0
+            left -= length
+            if length > STRING_MAX:
+                raise BadModel(f"a text in its head is {length} bytes long")
+            if left < 0:
+                raise BadModel(f"it is truncated: it ends in its head, at {self._size} bytes")
+            read(length)
 
     def _tensors(self, count: int, keys: dict[str, Any]) -> int:
         """Where the file must end at least."""

@@ -6,17 +6,16 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from gguf import BadModel, Header, read_header
+from loading import Pieces, wait_in_pieces
 
 FOLDER = "models"
 CHECKED = ".checked.json"
 PROBE_LIMIT_S = 600.0
-PROBE_LOOK_S = 0.05
 # besides weights and cache: compute buffers, the interpreter, the vocabulary
 EXTRA_BYTES = 160 << 20
 # signals by which a backend dies of the file, not of the machine
@@ -154,7 +153,7 @@ def least_tokens(header: Header, context: int | None, max_tokens: Iterable[int])
 # -- loading it in a child first ----------------------------------------------------------------------------------------
 
 
-def probe(path: Path, ctl: Any) -> None:
+def probe(path: Path, pieces: Pieces) -> None:
     """Load the file in a child once, as a damaged one may abort the process that loads it; what was loaded is remembered.
 
     Raises:
@@ -173,7 +172,7 @@ def probe(path: Path, ctl: Any) -> None:
         stderr=subprocess.DEVNULL,
     )
     try:
-        code = _wait(child, ctl)
+        code = wait_in_pieces(child, pieces, PROBE_LIMIT_S)
     finally:
         if child.poll() is None:
             child.kill()
@@ -187,17 +186,6 @@ def probe(path: Path, ctl: Any) -> None:
         raise BadModel(f"the backend died of it, with signal {-code}")
     else:
         raise OSError(f"loading it in a child ended with {code}: {said}")
-
-
-def _wait(child: subprocess.Popen[bytes], ctl: Any) -> int:
-    until = time.monotonic() + PROBE_LIMIT_S
-    while time.monotonic() < until:
-        ctl.check()
-        try:
-            return child.wait(PROBE_LOOK_S)
-        except subprocess.TimeoutExpired:
-            continue
-    raise OSError(f"loading it in a child took longer than {PROBE_LIMIT_S:g} s")
 
 
 def _known() -> dict[str, str]:

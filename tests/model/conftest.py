@@ -31,13 +31,15 @@ class Runner:
     place: Path
     count: int = 0
 
-    def start(self, payload: dict[str, Any], earlier: str = "") -> tuple[subprocess.Popen[bytes], Path]:
+    def start(
+        self, payload: dict[str, Any], earlier: str = "", control: dict[str, Any] | None = None
+    ) -> tuple[subprocess.Popen[bytes], Path]:
         self.count += 1
         work = self.place / f"work-{self.count}"
         work.mkdir()
         spec = {"stage": "batch", "resources": {"cpu": 1}, "payload": {"model": MODEL, "backend": "llamacpp"} | payload}
         (work / "spec.json").write_text(json.dumps(spec))
-        (work / "control.json").write_text('{"seq": 0}')
+        (work / "control.json").write_text(json.dumps(control or {"seq": 0}))
         if earlier:
             (work / "resume.ndjson").write_text(earlier)
         argv = [*self.command, "run", "--spec", f"{work}/spec.json", "--workdir", str(work)]

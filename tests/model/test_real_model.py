@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import struct
+import time
 from pathlib import Path
 
 import pytest
@@ -84,7 +86,6 @@ def test_case_103_a_long_prompt_is_read_in_pieces_and_a_pause_waits_for_one_of_t
 
 def still(pid: int) -> bool:
     """Uses no CPU for a second."""
-    import time
 
     def ticks() -> int:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -93,6 +94,64 @@ def still(pid: int) -> bool:
     before = ticks()
     time.sleep(1.0)
     return ticks() - before <= 2
+
+
+def tree_ticks(pid: int) -> int:
+    """CPU ticks of a process with its children, those that ended included."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    used = sum(map(int, fields[11:15]))
+    for child in children:
+        with contextlib.suppress(OSError, IndexError):
+            used += tree_ticks(int(child))
+    return used
+
+
+def test_a_start_holds_its_duty_from_the_imports_to_the_first_token(runner: Runner) -> None:
+    """Judged by the kernel's own count, with the child that tries a model for the first time."""
+    (runner.data / "models" / ".checked.json").unlink(missing_ok=True)
+    duty, second = 0.1, 1.0
+    process, work = runner.start({"prompts": [ASKED], "max_tokens": 200}, control={"seq": 1, "gpu_duty": duty})
+    seen: list[tuple[float, int]] = []
+    phase = work / "phase"
+    try:
+        while process.poll() is None and (not phase.exists() or phase.read_text() != "work\n"):
+            with contextlib.suppress(OSError, IndexError):
+                seen.append((time.monotonic(), tree_ticks(process.pid)))
+            time.sleep(0.02)
+        assert process.poll() is None, "it came to its first token"
+    finally:
+        process.kill()
+        process.wait()
+    used_s = (seen[-1][1] - seen[0][1]) / os.sysconf("SC_CLK_TCK")
+    assert used_s > 0.3, "a start costs something"
+    # the interpreter's own start is before the governor's, and an import is not cut
+    assert used_s <= duty * (seen[-1][0] - seen[0][0]) + 0.4
+    for at_s, ticks in seen:
+        later = next((more for when_s, more in seen if when_s >= at_s + second), None)
+        if later is not None:
+            assert (later - ticks) / os.sysconf("SC_CLK_TCK") <= duty * second + 0.3
+
+
+def test_case_103_a_pause_holds_in_the_middle_of_a_start(runner: Runner) -> None:
+    (runner.data / "models" / ".checked.json").unlink(missing_ok=True)
+    process, work = runner.start({"prompts": [ASKED], "max_tokens": 4}, control={"seq": 1, "gpu_duty": 0.1})
+    try:
+        wait_for("it loads", lambda: (work / "phase").exists() and (work / "phase").read_text() == "load\n", 300)
+        (work / "control.json").write_text('{"seq": 2, "pause": true}')
+        process.send_signal(signal.SIGUSR1)
+        wait_for("the pause is confirmed", lambda: (work / "phase").read_text() == "paused\n", 300)
+        before = tree_ticks(process.pid)
+        time.sleep(3.0)
+        # its duty alone would have let it use thirty
+        assert tree_ticks(process.pid) - before <= 6
+        assert (work / "phase").read_text() == "paused\n"
+        (work / "control.json").write_text('{"seq": 3}')
+        process.send_signal(signal.SIGUSR1)
+        assert process.wait(900) == 0
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_earlier_answers_are_kept_and_not_asked_again(runner: Runner) -> None:

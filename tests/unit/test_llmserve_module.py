@@ -328,6 +328,8 @@ ARCHITECTURE = ("general.architecture", 8, struct.pack("<Q", 5) + b"llama")
         (gguf([("x", 99, b"")]), "unknown type"),
         (gguf([("x", 8, struct.pack("<Q", 1 << 60))]), "bytes long"),
         (gguf([("x", 9, struct.pack("<IQ", 10, 1 << 23))]), "truncated"),
+        (gguf([("x", 9, struct.pack("<IQQ", 8, 1, 1 << 60))]), "bytes long"),
+        (gguf([("x", 9, struct.pack("<IQQ", 8, 2, 3) + b"abc" + struct.pack("<Q", 1 << 20))]), "truncated"),
         (gguf([ARCHITECTURE, ARCHITECTURE]), "twice"),
         (gguf([]), "0 keys"),
         (gguf([("x", 4, b"\1\0\0\0")]), "architecture"),
@@ -347,7 +349,9 @@ def test_case_099_a_file_that_is_no_whole_model_is_refused_with_the_reason(
 def test_a_whole_head_is_read(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     numbers = {"block_count": 2, "attention.head_count": 4, "embedding_length": 64, "context_length": 512}
-    keys = [ARCHITECTURE, *((f"llama.{name}", 4, struct.pack("<I", value)) for name, value in numbers.items())]
+    words = struct.pack("<IQ", 8, 3) + b"".join(struct.pack("<Q", len(word)) + word for word in (b"a", b"", b"bcd"))
+    keys = [ARCHITECTURE, ("tokenizer.ggml.tokens", 9, words)]
+    keys += [(f"llama.{name}", 4, struct.pack("<I", value)) for name, value in numbers.items()]
     path.write_bytes(gguf(keys))
     header = load("gguf").read_header(str(path))
     assert (header.architecture, header.context, header.layers) == ("llama", 512, 2)

@@ -11,11 +11,13 @@ STORE_JOBS = "cotenant/store/prompt_jobs.py"
 TASKS = "tasks/prompts.py"
 PUT_BACK = "policies/put_back.py"
 BATCHING = "modules/llmserve/batching.py"
+LOADING = "modules/llmserve/loading.py"
 WHEELS = "nodes/kept_wheels.py"
 
 T_WORK = "tests/unit/test_batch_work.py"
 T_PROMPTS = "tests/unit/test_prompt_batches.py"
 T_MODULE = "tests/unit/test_llmserve_module.py"
+T_LOADING = "tests/unit/test_llmserve_loading.py"
 T_PUT_BACK = "tests/unit/test_put_back.py"
 T_WHEELS = "tests/node/test_kept_wheels.py"
 
@@ -147,6 +149,27 @@ BATCHES = [
         "return self._text if self._cut else",
         'return self._text if self.finish == "stop" else',
         (f"{T_MODULE}::test_text_of_pieces_stop_strings_and_cut_characters",),
+    ),
+    Mutant(
+        "a load never rests",
+        LOADING,
+        "if self.clock() - began_s >= self.room_s:",
+        "if self.clock() - began_s >= 1e9:",
+        (f"{T_LOADING}::test_a_load_rests_wherever_it_can_and_a_piece_fits_the_dutys_share_of_a_second",),
+    ),
+    Mutant(
+        "a child that tries a model runs on between pieces",
+        LOADING,
+        "            except subprocess.TimeoutExpired:\n                child.send_signal(signal.SIGSTOP)",
+        "            except subprocess.TimeoutExpired:\n                pass",
+        (f"{T_LOADING}::test_a_child_that_tries_a_model_rests_between_pieces",),
+    ),
+    Mutant(
+        "a stop does not go through a load",
+        "modules/llmserve/backend_llamacpp.py",
+        "return not raised",
+        "return True",
+        (f"{T_LOADING}::test_llama_cpp_loads_in_pieces_and_a_stop_goes_through_it",),
     ),
     Mutant(
         "a kept wheel is believed by its name",
