@@ -104,8 +104,9 @@ def _in_home(home: Path, stopping: Stopping, *, full: bool, keep: bool, out: Pat
     os.environ["COTENANT_HOME"] = str(home)
     # Prefect's usual port is left to the user's own server.
     os.environ["COTENANT_SERVER_PORT"] = str(_any_port())
-    # The flow costs CPU only while it starts, before any window; at idle priority that takes minutes on a busy machine.
-    os.environ["COTENANT_FLOW_PRIORITY"] = "normal"
+    # The flow costs CPU only while it starts, before any window; at idle priority that takes minutes on a busy machine. Where
+    # prompts follow, their flow starts beside the trainer while the governor watches it: as on any node, it gives way.
+    os.environ["COTENANT_FLOW_PRIORITY"] = "idle" if llm else "normal"
     demo = _made(home, out, llm=llm)
 
     def go() -> None:
@@ -147,6 +148,7 @@ class Demo:
     """One demo: what it started, and its steps."""
 
     work = WORK
+    feed = WORK
 
     def __init__(self, home: Path, out: Path) -> None:
         from cotenant.settings import Settings
@@ -249,7 +251,7 @@ class Demo:
         return any(source["role"] == "progress" and source.get("rate") is not None for source in agent.ask("sources"))
 
     def measure(self, duty: float | None) -> dict[str, Any]:
-        options = ["--rule", RULE, "--work", self.work, "--feed", self.work]
+        options = ["--rule", RULE, "--work", self.work, "--feed", self.feed]
         options += ["--duty", f"{duty:g}"] if duty is not None else []
         options += ["--window", f"{WINDOW_S:g}", "--washout", f"{WASHOUT_S:g}", "--margin", f"{MARGIN:g}"]
         options += ["--max-hours", f"{MAX_HOURS:g}", "--yes", "--watch"]

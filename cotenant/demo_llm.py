@@ -72,6 +72,8 @@ class LlmDemo(Demo):
     """The steps of the demo, with the real model as the work."""
 
     work = WORK
+    # what is measured is what will run: the real model
+    feed = f"{WORK}@{MODEL}"
 
     def run(self, *, full: bool) -> OperationResult:
         self.say(
@@ -102,14 +104,6 @@ class LlmDemo(Demo):
         from cotenant.cli.llmserve_models import INSTALL_S, as_bundle
 
         bundle = as_bundle(self.home / "llmserve", wheels())
-        specs = bundle / "conformance.json"
-        document = json.loads(specs.read_text(encoding="utf-8"))
-        for spec in document["duty_specs"]:
-            if spec["stage"] == "batch":
-                # what is measured is what will run: the real model
-                many = [f"{question} ({number})" for number, question in enumerate(questions() * 20)]
-                spec["payload"] = {"prompts": many, "max_tokens": 200, "model": MODEL, "backend": "llamacpp"}
-        specs.write_text(json.dumps(document), encoding="utf-8")
         self.say("   $ cotenant llmserve install   (where llama.cpp has to be compiled: ten minutes to an hour, once)")
         added = self.agent().ask("module_add", path=str(bundle), _timeout_s=INSTALL_S)
         if added["state"] != "ready":

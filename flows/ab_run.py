@@ -97,7 +97,7 @@ def ab_run(
         max_hours: Hours of windows and washouts at most; what switching between them takes comes on top.
         window: Your hours in the node's local time, like 22:00-06:30. The run starts and ends in them; empty for any hours.
         first_look: The first number of counted blocks at which it is judged; higher sees rarer harm.
-        feed: MODULE/STAGE that keeps the ON windows loaded; its results are thrown away.
+        feed: MODULE/STAGE, or MODULE/STAGE@MODEL, that keeps the ON windows loaded; its results are thrown away.
         kind: ab for a measurement, null for an A/A check (no work at all), self for what this product itself costs.
         accept_timed_source: Accept a source whose lines come on a timer; earns a demonstration certificate at most.
         reviewed: The plan was reviewed already: do not ask. For schedules and the command line.

@@ -88,7 +88,7 @@ def duty_sweep(
         margin: The slowdown that counts, as a fraction (0.02 is 2 %).
         off: How the work is held in the windows without it: paused, or evicted to free its memory too.
         first_look: The first number of counted blocks at which a level is judged; higher sees rarer harm.
-        feed: MODULE/STAGE that keeps the ON windows loaded; its results are thrown away. Empty for what is queued.
+        feed: MODULE/STAGE, or MODULE/STAGE@MODEL, that keeps the ON windows loaded; its results are thrown away. Empty for what is queued.
         accept_timed_source: Accept a source whose lines come on a timer; earns demonstration certificates at most.
         reviewed: The plan was reviewed already: do not ask. For schedules and the command line.
         seed: Seed of the coins that order the windows; 0 for a fresh one.

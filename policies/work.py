@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["CPU", "WorkSelector"]
+__all__ = ["CPU", "WorkSelector", "feed_parts"]
 
 CPU: Final = "cpu"
 """The name of the CPU as duty device; other devices bear the names of GPUs."""
@@ -29,3 +29,9 @@ class WorkSelector:
     @property
     def is_class(self) -> bool:
         return self.text in ("gpu", "cpu", "all")
+
+
+def feed_parts(feed: str) -> tuple[str, str | None]:
+    """What feeds a run: ``MODULE/STAGE``, and the model that ``MODULE/STAGE@MODEL`` names (None: none)."""
+    work, names_one, model = feed.partition("@")
+    return work, model if names_one else None

@@ -51,7 +51,7 @@ def register(ab: typer.Typer) -> None:
     @command(
         ab,
         "sweep",
-        example="cotenant protection ab sweep local --rule trainer --work llmserve/batch --feed llmserve/selftest\n"
+        example="cotenant protection ab sweep local --rule trainer --work llmserve/selftest --feed llmserve/selftest\n"
         "cotenant protection ab sweep local --rule trainer --work cpu --window-of-day 22:00-06:30 --yes",
     )
     def sweep(

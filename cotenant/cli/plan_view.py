@@ -65,11 +65,15 @@ def _rate(source: dict[str, Any]) -> str:
 
 
 def _work(plan: dict[str, Any]) -> Iterator[str]:
+    from policies.work import feed_parts
+
     spec = plan["spec"]
     duty = "uncapped" if spec.get("duty") is None else f"held to a duty of {spec['duty']:g}"
     for item in plan["work"]:
         name = f"{item.get('short') or item['module']}/{item['stage']}"
-        fed = ", kept loaded during ON windows (--feed)" if plan.get("feed") == name else ""
+        work, model = feed_parts(plan.get("feed") or "")
+        of = f" with {model}" if model else ""
+        fed = f", kept loaded{of} during ON windows (--feed)" if work == name else ""
         yield f"{name}, {duty}; {item['queued']} queued, {item['running']} running{fed}"
 
 

@@ -55,7 +55,12 @@ MaxHoursOption = Annotated[
 ]
 FirstLookOption = Annotated[int, typer.Option("--first-look", help="Blocks before the first look: 8, 12, 16, …")]
 FeedOption = Annotated[
-    str | None, typer.Option("--feed", metavar="MODULE/STAGE", help="Keep ON windows loaded with this stage.")
+    str | None,
+    typer.Option(
+        "--feed",
+        metavar="MODULE/STAGE[@MODEL]",
+        help="Keep ON windows loaded with this stage, of a model where it runs models.",
+    ),
 ]
 TimedSourceFlag = Annotated[
     bool, typer.Option("--accept-timed-source", help="Run on a source that looks timed; a demonstration at most.")

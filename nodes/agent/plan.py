@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from nodes.agent.candidates import candidates
-from nodes.feeds import feed_payload
+from nodes.feeds import check_feed
 from nodes.fingerprint import read_fingerprint, replaced_scripts
 from nodes.unbound_code import unbound_code
 from policies.certificate import Fingerprint, differences
@@ -23,7 +23,7 @@ from policies.sources.windows import window_fits
 from policies.units import reasons
 from policies.version import VERSION
 from policies.views import RunView, Unit
-from policies.work import WorkSelector
+from policies.work import WorkSelector, feed_parts
 from policies.workloads import is_workload, workload_name
 
 if TYPE_CHECKING:
@@ -187,16 +187,17 @@ class Planner:
             return []
         agent = self.agent
         if spec.feed is not None:
-            feed_payload(agent.modules, spec.feed)  # refuses a feed that cannot be
-        found = candidates(agent, WorkSelector(spec.feed if spec.feed is not None else spec.work))
-        if spec.feed is not None and not WorkSelector(spec.work).is_class and spec.work not in (
-            spec.feed, spec.feed.partition("/")[0], *(f["module"] for f in found), *(f"{f['module']}/{f['stage']}" for f in found)
+            check_feed(agent.modules, spec.feed)
+        fed = None if spec.feed is None else feed_parts(spec.feed)[0]
+        found = candidates(agent, WorkSelector(fed if fed is not None else spec.work))
+        if fed is not None and not WorkSelector(spec.work).is_class and spec.work not in (
+            fed, fed.partition("/")[0], *(f["module"] for f in found), *(f"{f['module']}/{f['stage']}" for f in found)
         ):  # fmt: skip
             raise Refused(
                 "RUN_BAD_PARAMETER",
                 f"--feed {spec.feed}",
                 f"it is no part of --work {spec.work}",
-                f"try --work {spec.feed}",
+                f"try --work {fed}",
             )
         if not found:
             not_ready = [f"{m.short} ({m.why})" for m in agent.modules.list() if m.state != "ready"]

@@ -46,6 +46,9 @@ def test_what_can_only_fail_later_is_refused_now(measured: Rig) -> None:
     assert refusal(rig, feed=None).code == "RUN_NO_WORK"
     assert refusal(rig, feed="llmserve/nope").code == "RUN_BAD_FEED"
     assert refusal(rig, feed="nope/selftest").code == "RUN_BAD_FEED"
+    unknown = refusal(rig, feed="llmserve/batch@m.gguf", work="llmserve/batch")
+    assert (unknown.code, "no such model; it names: none" in unknown.why) == ("RUN_BAD_FEED", True)
+    assert "for a model" in refusal(rig, feed="llmserve/selftest@m.gguf").why
     assert refusal(rig, work="other/selftest").code == "RUN_BAD_PARAMETER"
     assert refusal(rig, feed=None, work="nope").code == "RUN_NO_WORK"
     assert refusal(rig, margin=1.5).code == "RUN_BAD_PARAMETER"
