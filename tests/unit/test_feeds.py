@@ -51,6 +51,8 @@ def test_the_model_that_was_named_is_what_a_bundles_feed_runs() -> None:
 
 @pytest.mark.parametrize("feeds", [None, [], {}, 5, [5], [{"stage": "batch"}], [{"stage": "batch", "payload": 5}]])
 def test_a_bundle_that_says_no_feed_for_a_model_is_refused(tmp_path: Path, feeds: Any) -> None:
-    (tmp_path / "conformance.json").write_text(json.dumps({"duty_specs": []} | ({} if feeds is None else {"feeds": feeds})))
+    (tmp_path / "conformance.json").write_text(
+        json.dumps({"duty_specs": []} | ({} if feeds is None else {"feeds": feeds}))
+    )
     with pytest.raises(Refused, match="no feed of that stage for a model"):
         feed_payload(store(tmp_path, None), "llmserve/batch@m.gguf")

@@ -192,6 +192,18 @@ def test_units_come_to_fit_both_bounds_and_fill_them(duty: float | None) -> None
     assert sorted(settled)[len(settled) // 2] >= 0.5 * allowed, "units are not needlessly small"
 
 
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_making_tokens_is_work_of_the_device_where_that_is_the_processor(device: str) -> None:
+    class Reading(FakeBackend):
+        def encode(self, prompt: Any) -> list[int]:
+            self.clock.now += 0.5
+            return super().encode(prompt)
+
+    Reading.device = device
+    _, _, _, governor = run(["a", "b", "c"], kind=Reading)
+    assert governor.units.count(0.5) == (3 if device == "cpu" else 0)
+
+
 def test_the_width_follows_what_a_unit_may_hold() -> None:
     _, wide, _, _ = run(["x" * 5 + str(n) for n in range(40)], width=16)
     _, narrow, _, _ = run(["x" * 5 + str(n) for n in range(40)], width=16, duty=0.02)

@@ -151,6 +151,13 @@ BATCHES = [
         (f"{T_MODULE}::test_text_of_pieces_stop_strings_and_cut_characters",),
     ),
     Mutant(
+        "tokens of many prompts are made in one go",
+        BATCHING,
+        'with self.duty.unit() if self.backend.device == "cpu" else',
+        'with self.duty.unit() if self.backend.device == "none" else',
+        (f"{T_MODULE}::test_making_tokens_is_work_of_the_device_where_that_is_the_processor",),
+    ),
+    Mutant(
         "a load never rests",
         LOADING,
         "if self.clock() - began_s >= self.room_s:",
