@@ -236,7 +236,7 @@ class Governing:
             if kept is None or kept["boot_id"] != boot_id() or kept["pace"] != self.pace:
                 return
             now_s = self.now_s()
-            self.state = restarted(governor_from(kept["governor"]), now_s)
+            self.state = restarted(governor_from(kept["governor"]))
             self.checked = compliance_from(kept["compliance"], now_s)
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError, sqlite3.Error) as error:
             log.warning("what the last agent left of the governor cannot be read (%s): it begins anew", error)

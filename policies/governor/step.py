@@ -48,21 +48,18 @@ def step(state: GovernorState, inputs: Inputs, now_s: float) -> tuple[GovernorSt
     return after, _outputs(after, moment, entries)
 
 
-def restarted(state: GovernorState, now_s: float | None = None) -> GovernorState:
-    """What a new agent starts from at ``now_s``, given what the last one left on this boot.
+def restarted(state: GovernorState) -> GovernorState:
+    """What a new agent starts from, given what the last one left on this boot.
 
     Levels, baselines and a bar are kept, so that a crash neither ends the five minutes of a take-back nor lets lasting
     harm become normal. Nothing is in force until a baseline is measured. After a reboot start from ``INITIAL``.
+    It starts in ``free``, so that work counts as let run until then: nobody saw it end.
     """
     resume = state.budget if state.name == "running" else state.resume
-    # Work that was let run may have run until now: nobody saw it end.
-    ran = state.name in ("running", "free", "stood_down")
-    ended_s = now_s if ran and now_s is not None else state.ended_s
     return GovernorState(
         resume=resume,
         barred_until_s=state.barred_until_s,
         last_tick_s=state.last_tick_s,
-        ended_s=ended_s,
         harm_s=state.harm_s,
         baselines=state.baselines,
     )

@@ -201,6 +201,53 @@ def test_a_unit_that_vanishes_and_returns_keeps_its_record() -> None:
     assert meter.times(3, used(0.9))[-1] == {"811": "stopped"}
 
 
+def test_a_unit_within_its_own_slack_is_held_for_the_sum_and_never_stopped_for_it() -> None:
+    """Only overruns of its own duty come to a third time."""
+    meter = Meter()
+    units = [Sample(str(n), "m", True, 0.075, 0.165 + n / 1000) for n in range(4)]
+    for _ in range(5):
+        meter.times(3, *units)
+        meter.times(31, *(replace(unit, measured=0.0) for unit in units))
+    assert [entry.data["unit"] for entry in meter.entries] == ["3"] * 5
+    assert {entry.data["action"] for entry in meter.entries} == {"held"}
+    assert meter.read(*(replace(unit, measured=0.0) for unit in units))["3"] == "holds"
+    assert meter.times(3, replace(units[3], measured=0.9))[-1] == {"3": "held"}
+    assert meter.entries[-1].data["time"] == 1, "the first of its own"
+
+
+def test_a_time_without_a_budget_begins_the_sums_count_anew() -> None:
+    meter = Meter()
+    units = [Sample(str(n), "m", True, 0.075, 0.165) for n in range(4)]
+    meter.times(2, *units)
+    meter.read(*units, budget=None)
+    assert set(meter.times(2, *units)[-1].values()) == {"holds"}
+    assert "held" in meter.read(*units).values()
+
+
+def test_a_unit_that_cannot_throttle_is_no_overrunner_and_costs_no_other_its_place() -> None:
+    """It waits in any case; what it still uses is no other unit's."""
+    meter = Meter()
+    rigid = replace(A, unit="700", cooperative=False, measured=0.9)
+    assert meter.times(10, A, rigid)[-1] == {"811": "holds", "700": "cannot_throttle"}
+    assert meter.entries == []
+
+
+@pytest.mark.parametrize(("age_s", "state"), [(4.0, "holds"), (4.1, "held")])
+def test_a_share_counts_for_two_sampling_periods(age_s: float, state: str) -> None:
+    meter = Meter()
+    meter.read(A)
+    assert meter.read(replace(A, age_s=age_s)) == {"811": state}
+
+
+def test_what_cannot_be_read_is_told_anew_after_a_time_without_a_budget() -> None:
+    meter = Meter()
+    meter.read(A)
+    for _ in range(2):
+        meter.times(3, used(None, why="permission denied"))
+        meter.times(3, used(None), budget=None)
+    assert [entry.code for entry in meter.entries] == ["GPU_DUTY_UNVERIFIED"] * 2
+
+
 shares = st.one_of(st.none(), st.floats(0.0, 1.0))
 
 
@@ -255,6 +302,19 @@ def test_the_third_time_within_an_hour_costs_the_module_an_hour() -> None:
     assert [entry.data["for_s"] for entry in meter.entries] == [60.0, 60.0, 3600.0]
     assert meter.read(A) == {"811": "not_trusted"}
     assert not gets_duty(meter.state, "811", "llmserve", True, meter.now_s)
+
+
+def test_pieces_of_a_module_that_is_not_trusted_for_an_hour_do_not_shorten_it() -> None:
+    meter = Meter()
+    for _ in range(2):
+        meter.times(3, used(0.9))
+        meter.times(31, used(0.0))
+    assert meter.times(3, used(0.9))[-1] == {"811": "stopped"}
+    for _ in range(3):
+        unread(meter, 0.9)
+    assert meter.entries[-1].data["for_s"] == 60.0
+    meter.now_s += 120.0
+    assert meter.read(replace(A, unit="900")) == {"900": "not_trusted"}
 
 
 def test_a_short_unit_now_and_then_is_no_overrun() -> None:

@@ -124,6 +124,7 @@ def test_every_holding_rule_must_cover_the_work_and_the_least_duty_bounds_it() -
     renderer = replace(TRAINER, id="renderer")
     node = replace(NODE, rules=(TRAINER, renderer))
     assert [reason.code for reason in reasons(LLM, node)] == ["GPU_NOT_CERTIFIED"]
+    assert duties([LLM], node) == {}, "what may not run takes no share from others"
     lower = InForce(certificate(record(), duty=0.2).model_copy(update={"rule": "renderer"}), 10.0)
     node = replace(node, governed=replace(RUNNING, in_force=(HALF, lower)))
     assert reasons(LLM, node) == ()

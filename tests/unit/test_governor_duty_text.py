@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pytest
+
 from policies.compliance import Verdict
-from policies.duty_text import UnitName, duty_text, duty_view
+from policies.duty_text import UnitName, duty_row, duty_text, duty_view
 from policies.governor import INITIAL, Baseline, Holding, Inputs, Outputs
 
 HOLDING = Holding("trainer", 0.35, True, 9.8, 9.8, 9.9, 0.1, certified_off_rate=10.0)
@@ -49,6 +51,33 @@ def test_unknown_is_said_and_never_printed_as_zero() -> None:
         ": its device time cannot be read: permission denied",
         "  dev.cotenant.llmserve/batch attempt 813 duty 0.15 measured 0.90 stopped: over its duty 3 times within an hour",
     ]
+
+
+@pytest.mark.parametrize(
+    ("rate", "shown"), [(0.01234, "0.0123"), (9.94, "9.94"), (12.34, "12.3"), (99.94, "99.9"), (123.4, "123"), (5e6, "5000000")]
+)  # fmt: skip
+def test_a_rate_has_three_figures_and_never_an_exponent(rate: float, shown: str) -> None:
+    state = replace(RUNNING, baselines=(Baseline("trainer", rate, rate, 1000.0, low=False),))
+    line = duty_text(duty_view("mac-01", state, INPUTS, OUTPUTS, [], {}, 1312.0)).splitlines()[1]
+    assert line.startswith(f"  baseline trainer: {shown}/s, ")
+
+
+@pytest.mark.parametrize(
+    ("budget", "count", "shown"),
+    [(0.35, 3, "budget 0.35 of ceiling 0.35 (running) beside trainer; 3 unit(s) at 0.117 each"),
+     (0.0, 1, "budget 0 of ceiling 0.35 (running) beside trainer; 1 unit(s) at 0 each")],
+)  # fmt: skip
+def test_duties_have_three_decimals_at_most_and_no_trailing_zeros(budget: float, count: int, shown: str) -> None:
+    outputs = Outputs(budget, {str(n): budget / count for n in range(count)}, (), 0.35)
+    first = duty_text(duty_view("mac-01", RUNNING, INPUTS, outputs, [], {}, 1312.0)).splitlines()[0]
+    assert first == f"mac-01: gpu_duty {shown}"
+
+
+def test_in_the_fleets_table_the_worst_rule_counts() -> None:
+    both = replace(INPUTS, holding=(HOLDING, replace(HOLDING, rule="renderer")))
+    for pressures in ((("trainer", 0.21), ("renderer", 0.8)), (("trainer", 0.8), ("renderer", 0.21))):
+        view = duty_view("mac-01", replace(RUNNING, pressures=pressures), both, OUTPUTS, NAMES, {}, 1312.0)
+        assert duty_row(view)[4:6] == ("trainer, renderer", "0.80")
 
 
 def test_a_node_without_a_certificate_says_what_to_do() -> None:

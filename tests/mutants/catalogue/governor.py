@@ -16,6 +16,7 @@ GOVERNED = "policies/governed.py"
 KEPT = "policies/kept.py"
 
 T_STEP = "tests/unit/test_governor_step.py"
+T_RULES = "tests/unit/test_governor_rules.py"
 T_COMPLIANCE = "tests/unit/test_compliance.py"
 T_GOVERNED = "tests/unit/test_governed.py"
 
@@ -80,7 +81,50 @@ GOVERNOR = [
             f"{T_STEP}::test_a_minute_with_late_ticks_decides_nothing",
         ),
     ),
+    Mutant(
+        "harm of the last rule alone keeps a minute from growing",
+        MOMENT,
+        "harm = harm or pressure >= numbers.GROW_BELOW_PRESSURE",
+        "harm = pressure >= numbers.GROW_BELOW_PRESSURE",
+        (f"{T_RULES}::test_harm_of_any_rule_on_one_tick_keeps_the_minute_from_growing",),
+        quick=True,
+    ),
+    Mutant(
+        "growth stops only where every baseline is low",
+        RUNNING,
+        "        if baseline is None or baseline.low:\n            return False\n    return True",
+        "        if baseline is not None and not baseline.low:\n            return True\n    return False",
+        (f"{T_RULES}::test_a_low_baseline_of_any_rule_stops_growth",),
+    ),
+    Mutant(
+        "a baseline is judged low by its floor",
+        MEASURING,
+        "low = off is None or measured < numbers",
+        "low = off is None or rate < numbers",
+        (f"{T_RULES}::test_the_floor_does_not_hide_that_the_program_fell_under_the_certificates_rate",),
+    ),
+    Mutant(
+        "work that ran without a budget is not felt",
+        "policies/governor/entering.py",
+        'if state.name in ("running", "free", "stood_down") else',
+        'if state.name == "running" else',
+        (f"{T_RULES}::test_work_that_ran_without_the_governor_may_be_felt_as_well",),
+    ),
+    Mutant(
+        "the fastest program decides how long work is held",
+        MEASURING,
+        "return max(numbers.baseline_hold_s(rule",
+        "return min(numbers.baseline_hold_s(rule",
+        (f"{T_RULES}::test_the_slowest_program_decides_how_long_device_work_is_held",),
+    ),
     # -- compliance
+    Mutant(
+        "a hold for the sum counts as an overrun of its own",
+        COMPLIANCE,
+        "over=0, held_until_s=now_s + HOLD_S, why=why)\n    unit",
+        "over=0, times=(now_s, now_s), held_until_s=now_s + HOLD_S, why=why)\n    unit",
+        (f"{T_COMPLIANCE}::test_a_unit_within_its_own_slack_is_held_for_the_sum_and_never_stopped_for_it",),
+    ),
     Mutant(
         "an old share is the present one",
         COMPLIANCE,
