@@ -19,7 +19,7 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -203,6 +203,17 @@ class Control:
             try:
                 return self._news.wait(timeout_s)
             finally:
+                self._hold_ends()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Count the time within as ``paused_s``: for work that rests under a pause without ``wait``, such as a coroutine's."""
+        with self._news:
+            self._hold_begins()
+        try:
+            yield
+        finally:
+            with self._news:
                 self._hold_ends()
 
     def _hold_begins(self) -> None:

@@ -240,7 +240,8 @@ class Duty:
                     look_s = LOOK_S if wait_s is None else min(wait_s, LOOK_S)
                 try:
                     slack_s = 0.0
-                    await asyncio.wait_for(news.wait(), look_s)
+                    with self._held() if paused else contextlib.nullcontext():
+                        await asyncio.wait_for(news.wait(), look_s)
                 except TimeoutError:
                     slack_s = WAKE_S if look_s == wait_s else 0.0
                 finally:
@@ -250,6 +251,10 @@ class Duty:
                             self._learn(before)
         finally:
             end()
+
+    def _held(self) -> contextlib.AbstractContextManager[None]:
+        """Time held is no idle for the duty: the control counts it, where it can."""
+        return self._ctl.held() if self._ctl is not None and hasattr(self._ctl, "held") else contextlib.nullcontext()
 
     def _subscribe(self, callback: Any) -> Any:
         if self._ctl is not None:

@@ -84,6 +84,7 @@ class Supervisor:
         self._failure: str | None = None
         self._stop_reason: str | None = None
         self.processes: list[subprocess.Popen[bytes]] = []
+        self._own_ends: list[int] = []
         self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
@@ -149,8 +150,7 @@ class Supervisor:
             return 1
         if self._stop_reason is not None:
             return TRANSIENT
-        codes = [process.returncode for process in self.processes]
-        bad = [code for code in codes if code] if not self._closing else []
+        bad = [code for code in self._own_ends if code] if not self._closing else []
         return 0 if not bad else bad[0] if bad[0] > 0 else 128 - bad[0]
 
     def __enter__(self) -> Supervisor:
@@ -316,6 +316,8 @@ class Supervisor:
                 os.kill(pid, number)
 
     def _end(self) -> None:
+        # What ends from here on was ended by us: that is no exit code of the workload.
+        self._own_ends = [code for process in self.processes if (code := _exit_code(process)) is not None]
         if self._failure is None and self._stop_reason is not None:
             self._tell_failure("stopped", self._stop_reason, "transient")
         elif self._failure is not None:

@@ -80,6 +80,10 @@ class Workload:
         path = self.folder / name
         return path.stat().st_size if path.exists() else 0
 
+    def phase(self) -> str:
+        path = self.folder / "phase"
+        return path.read_text().strip() if path.exists() else ""
+
     def duties(self) -> list[str]:
         path = self.folder / "duties"
         return path.read_text().split() if path.exists() else []
@@ -114,13 +118,16 @@ def test_duty_pause_resume_and_stop_of_a_whole_tree(workload: Callable[..., Work
         return before == (server.size("ticks"), server.size("ticks.child"))
 
     until(still)
+    until(lambda: server.phase() == "paused")
     assert server.duties() == ["0.4", "0.2"], "the same duty is told once"
     before = server.size("ticks"), server.size("ticks.child")
     server.tell()
     until(lambda: server.size("ticks") > before[0] and server.size("ticks.child") > before[1])
     until(lambda: server.duties() == ["0.4", "0.2", "None"])
+    until(lambda: server.phase() == "work")
     server.tell(pause=True)
     until(still)
+    until(lambda: server.phase() == "paused")
     server.tell(stop=True, reason="the owner plays")
     assert server.process.wait(60) == 75
     failure = json.loads((server.folder / "failure.json").read_text())
@@ -185,6 +192,91 @@ def test_a_process_that_ignores_term_is_killed(tmp_path: Path) -> None:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def ticks(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def write(folder: Path, **document: object) -> None:
+    (folder / "control.tmp").write_text(json.dumps(document))
+    (folder / "control.tmp").replace(folder / "control.json")
+
+
+def tell(folder: Path, **document: object) -> None:
+    """To a supervisor of this process: there must be one, or the signal ends it."""
+    write(folder, **document)
+    os.kill(os.getpid(), signal.SIGUSR1)
+
+
+@pytest.mark.usefixtures("handlers")
+def test_a_server_that_pauses_itself_is_told_and_not_stopped_by_signal(tmp_path: Path) -> None:
+    write(tmp_path, seq=0, pause=True, threads=3)
+    told: list[object] = []
+    argv = [sys.executable, "-c", TICKER.replace("if os.fork() == 0:", "if False:"), str(tmp_path / "ticks")]
+    with Supervisor(argv, workdir=tmp_path, on_pause=told.append, threads=told.append) as supervisor:
+        until(lambda: told == [3, True])
+        until(lambda: supervisor.paused)
+        assert not supervisor.processes, "begins paused: not started before it may run"
+        tell(tmp_path, seq=1, threads=2)
+        until(lambda: ticks(tmp_path / "ticks"))
+        assert told == [3, True, 2, False]
+        tell(tmp_path, seq=2, pause=True, threads=2)
+        until(lambda: supervisor.paused)
+        until(lambda: (tmp_path / "phase").read_text() == "paused\n")
+        before = ticks(tmp_path / "ticks")
+        until(lambda: ticks(tmp_path / "ticks") > before)  # it is the server's own pause, not ours
+        tell(tmp_path, seq=3, threads=2)
+        until(lambda: not supervisor.paused)
+        assert told == [3, True, 2, False, True, False]
+    assert supervisor.exit_code() == 0
+
+
+@pytest.mark.usefixtures("handlers")
+def test_a_pause_that_a_server_does_not_take_ends_it(tmp_path: Path) -> None:
+    def refuse(pause: bool) -> None:
+        raise RuntimeError("not now")
+
+    write(tmp_path, seq=0)
+    argv = [sys.executable, "-c", TICKER, str(tmp_path / "ticks")]
+    with Supervisor(argv, workdir=tmp_path, on_pause=refuse, stop_grace_s=10.0) as supervisor:
+        until(lambda: ticks(tmp_path / "ticks"))
+        tell(tmp_path, seq=1, pause=True)
+        assert supervisor.wait(60.0)
+    assert supervisor.exit_code() == 1
+    assert "pause could not be applied" in json.loads((tmp_path / "failure.json").read_text())["detail"]
+    assert supervisor.processes[0].returncode is not None
+
+
+@pytest.mark.usefixtures("handlers")
+def test_of_several_processes_the_first_that_fails_ends_all(tmp_path: Path) -> None:
+    write(tmp_path, seq=0)
+    go = tmp_path / "go"
+    fails = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.02)\nraise SystemExit(7)"
+    argvs = [
+        [sys.executable, "-c", TICKER, str(tmp_path / "one")],
+        [sys.executable, "-c", fails],
+        [sys.executable, "-c", "pass"],
+    ]
+    supervisor = Supervisor(argvs, workdir=tmp_path, stop_grace_s=10.0)
+    supervisor.start()
+    until(lambda: ticks(tmp_path / "one"))
+    until(lambda: supervisor.processes[2].pid and not Path(f"/proc/{supervisor.processes[2].pid}/exe").exists())
+    assert supervisor.alive, "one that is done ends no other"
+    go.touch()
+    assert supervisor.wait(60.0)
+    assert supervisor.exit_code() == 7
+    before = ticks(tmp_path / "one"), ticks(tmp_path / "one.child")
+    time.sleep(0.3)
+    assert before == (ticks(tmp_path / "one"), ticks(tmp_path / "one.child")), "and nothing of them is left"
 
 
 def test_what_cannot_be_started_is_told(workload: Callable[..., Workload]) -> None:

@@ -11,6 +11,7 @@ BENCH = "tests/unit/test_duty_accuracy.py"
 SUPERVISOR = "tests/node/test_sdk_supervisor.py"
 DUTY = "cotenant/sdk/duty.py"
 RUNS = "cotenant/sdk/supervisor.py"
+LOOP = "tests/node/test_sdk_asyncio.py"
 
 DEBT = "self._debt_s = max(-CREDIT_S * rate, self._debt_s + used - rate * elapsed)"
 
@@ -134,5 +135,40 @@ SDK = [
         "        for pid in found:\n            found += [child for child in _children(pid) if child not in found]\n",
         "",
         (f"{SUPERVISOR}::test_duty_pause_resume_and_stop_of_a_whole_tree",),
+    ),
+    Mutant(
+        "a coroutine runs on under a pause",
+        DUTY,
+        "                    if not paused:\n                        wait_s = self._wait_s(slack_s)",
+        "                    if True:\n                        wait_s = self._wait_s(slack_s)",
+        (f"{LOOP}::test_a_document_applies_to_coroutines_that_idle",),
+    ),
+    Mutant(
+        "a coroutine's pause is no time held",
+        DUTY,
+        "with self._held() if paused else contextlib.nullcontext():",
+        "with contextlib.nullcontext():",
+        (f"{LOOP}::test_a_document_applies_to_coroutines_that_idle",),
+    ),
+    Mutant(
+        "a duty that is set wakes no coroutine",
+        DUTY,
+        "                    if not ended.is_set():\n                        callback()",
+        "                    if not ended.is_set():\n                        pass",
+        (f"{LOOP}::test_a_duty_that_is_set_applies_to_a_coroutine_that_idles",),
+    ),
+    Mutant(
+        "a workload does not say that it rests",
+        RUNS,
+        'self._replace(path, "paused\\n")',
+        "pass",
+        (f"{SUPERVISOR}::test_a_server_that_pauses_itself_is_told_and_not_stopped_by_signal",),
+    ),
+    Mutant(
+        "what the supervisor ended is the workload's exit code",
+        RUNS,
+        "bad = [code for code in self._own_ends if code]",
+        "bad = [process.returncode for process in self.processes if process.returncode]",
+        (f"{SUPERVISOR}::test_of_several_processes_the_first_that_fails_ends_all",),
     ),
 ]
