@@ -10,10 +10,12 @@ from typing import Any
 
 from cotenant.conform import judge
 from cotenant.conform.check import Check
+from cotenant.conform.gpu import EVERY_S, GpuMeter
 from cotenant.conform.host import probe
 from cotenant.conform.meter import TreeMeter
 from cotenant.conform.running import Bench, Run
 from cotenant.conform.specs import DutySpec
+from nodes.meters.reading import Unreadable
 from nodes.modules import ModuleState
 
 __all__ = ["Measured", "check_duty", "compared", "verdicts", "whole"]
@@ -29,6 +31,7 @@ REPORTS_WAIT_S = 3.0 * REPORT_S
 def check_duty(bench: Bench, module: ModuleState, spec: DutySpec) -> Iterator[Check]:
     """Checks ``duty-reported``, ``duty-measured``, ``duty-honest`` and ``meter`` of one spec."""
     host = probe(1.0)
+    gpu = _gpu_meter(module, spec.stage)
     run = bench.start(module, spec.stage, spec.payload)
     try:
         if not run.until(lambda: run.begun, BEGIN_LIMIT_S / host.share):
@@ -37,10 +40,12 @@ def check_duty(bench: Bench, module: ModuleState, spec: DutySpec) -> Iterator[Ch
             return
         run.set_duty(spec.duty)
         asked_wall_s = time.time()
+        run.read_gpu(gpu)
         run.for_s(SETTLE_S / host.share)
         run.measure()
+        run.read_gpu(gpu)
         began = time.monotonic()
-        run.for_s(spec.window_s)
+        run.for_s(spec.window_s, gpu)
         run.until(
             lambda: len(compared(run.reports(), asked_wall_s, run.meter)) >= 1,
             REPORTS_WAIT_S / host.share + host.late_s,
@@ -57,10 +62,20 @@ def check_duty(bench: Bench, module: ModuleState, spec: DutySpec) -> Iterator[Ch
         yield Check(f"duty-measured {spec.name}", "FAIL", f"{why}; {run.last_words()}".rstrip("; "))
         return
     given = min(host.share, probe(1.0).share)
-    measured = Measured(reports, asked_wall_s, run.meter, began, ended, run.attempt.cores, given)
+    device = None if gpu is None else gpu.share(began, began + spec.window_s + EVERY_S)
+    measured = Measured(reports, asked_wall_s, run.meter, began, ended, run.attempt.cores, given, device)
     yield from verdicts(spec, measured)
     yield _meter(spec.name, run)
     run.remove()
+
+
+def _gpu_meter(module: ModuleState, stage: str) -> GpuMeter | None:
+    """The meter of the device that the stage says it uses; None where it says that it uses none."""
+    if module.manifest is None or module.manifest.gpu_of(stage).use == "none":
+        return None
+    meter = GpuMeter()
+    meter.find()
+    return meter
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +87,7 @@ class Measured:
         asked_wall_s: when the duty was asked for (wall clock).
         began, ended: the measured stretch (monotonic seconds).
         given: the share of a core that the host gave, by the probe.
+        device: the share of a GPU's time, by the host's own meter; None: it was not asked.
     """
 
     reports: Sequence[Mapping[str, Any]]
@@ -81,6 +97,7 @@ class Measured:
     ended: float
     cores: float
     given: float
+    device: float | Unreadable | None = None
 
 
 def verdicts(spec: DutySpec, run: Measured) -> Iterator[Check]:
@@ -92,8 +109,14 @@ def verdicts(spec: DutySpec, run: Measured) -> Iterator[Check]:
         yield Check(f"duty-measured {spec.name}", *judge.within(share, spec.duty, run.cores, run.given))
         intervals = compared(run.reports, run.asked_wall_s, run.meter)
         yield Check(f"duty-honest {spec.name}", *judge.honest(intervals, run.cores))
+    elif kept and isinstance(run.device, float):
+        yield Check(f"duty-measured {spec.name}", *judge.within_device(run.device, spec.duty))
+        told = [value for report in kept if isinstance(value := report.get("value"), (int, float))]
+        intervals = [judge.Interval(REPORT_S, float(value), REPORT_S * run.device) for value in told]
+        yield Check(f"duty-honest {spec.name}", *judge.honest(intervals, 1.0))
     else:
-        why = "no report says on which device" if not kept else "no meter of this device on this host"
+        unread = run.device.why if isinstance(run.device, Unreadable) else "the manifest names no use of a GPU"
+        why = f"no meter of this device on this host: {unread}" if kept else "no report says on which device"
         yield Check(f"duty-measured {spec.name}", "skip", why)
 
 

@@ -28,6 +28,7 @@ __all__ = [
     "share_of",
     "tree_agrees",
     "within",
+    "within_device",
 ]
 
 Judged = tuple[Verdict, str]
@@ -173,6 +174,12 @@ def within(share: float, duty: float, cores: float, host_share: float) -> Judged
     if host_share / cores < limit:
         return "skip", f"{said}: this host gives {host_share:.2f} of a core, too little to show an overrun"
     return "ok", said
+
+
+def within_device(share: float, duty: float) -> Judged:
+    """The host's own meter of a GPU against the duty."""
+    limit = duty + ALLOWANCE
+    return ("ok" if share <= limit else "FAIL"), f"{share:.3f} of the device measured, limit {limit:g}"
 
 
 def honest(intervals: Sequence[Interval], cores: float) -> Judged:

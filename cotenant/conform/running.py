@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cotenant.conform.gpu import EVERY_S as GPU_EVERY_S
+from cotenant.conform.gpu import GpuMeter
 from cotenant.conform.meter import TreeMeter
 from cotenant.conform.writes import Watch
 from nodes.clock import utc_iso
@@ -166,11 +168,19 @@ class Run:
             time.sleep(LOOK_S)
         return True
 
-    def for_s(self, seconds: float) -> float:
-        """Look after it for that long, or until its end; how long it was."""
+    def for_s(self, seconds: float, gpu: GpuMeter | None = None) -> float:
+        """Look after it for that long, or until its end; how long it was. ``gpu`` is read all along."""
         began = time.monotonic()
-        self.until(lambda: False, seconds)
+        while gpu is not None and self.ended is None and (left_s := began + seconds - time.monotonic()) > 0.0:
+            self.until(lambda: False, min(left_s, GPU_EVERY_S))
+            self.read_gpu(gpu)
+        if gpu is None:
+            self.until(lambda: False, seconds)
         return time.monotonic() - began
+
+    def read_gpu(self, gpu: GpuMeter | None) -> None:
+        if gpu is not None and self.ended is None:
+            gpu.read([proc.pid for proc in self.attempt.members() if not proc.dead])
 
     def look(self) -> None:
         now = time.monotonic()

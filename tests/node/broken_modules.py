@@ -47,6 +47,14 @@ class Restless(Control):
         return False
 
 
+class Stuck(Control):
+    was = False
+
+    def check(self):
+        self.was = super().check() or self.was
+        return self.was
+
+
 class Greedy(Control):
     @property
     def gpu_duty(self):
@@ -76,6 +84,7 @@ def _use(control: str) -> tuple[tuple[str, str], ...]:
 BROKEN = [
     Broken("ignores stop", frozenset({"stop-acknowledged", "stop-exit"}), ("control",), _use("Deaf")),
     Broken("ignores pause", frozenset({"pause"}), ("control",), _use("Restless")),
+    Broken("does not go on after a pause", frozenset({"resume"}), ("control",), _use("Stuck")),
     Broken(
         "stops without a word",
         frozenset({"stop-acknowledged", "stop-exit"}),
@@ -150,6 +159,26 @@ BROKEN = [
         frozenset({"doctor"}),
         (),
         (("os.access(data, os.W_OK)", "False"), ('"healthy" if healthy else "unhealthy"', '"healthy"')),
+    ),
+    Broken(
+        "a doctor that tells other capabilities than the manifest",
+        frozenset({"doctor"}),
+        (),
+        (('"capabilities": CAPABILITIES,', '"capabilities": CAPABILITIES[1:],'),),
+    ),
+    Broken(
+        "has no golden for a stage that is exact",
+        frozenset({"golden"}),
+        ("golden",),
+        (('fixtures = ["goldens/chain.json"]', "fixtures = []"),),
+        file="oarbank-module.toml",
+    ),
+    Broken(
+        "throttles and has no task to show it",
+        frozenset({"duty"}),
+        ("duty",),
+        (('"duty_specs": [', '"duty_specs": [], "other": ['),),
+        file="conformance.json",
     ),
     Broken(
         "a doctor that does not see what its runner lacks",

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,10 +16,12 @@ from cotenant.conform import judge
 from cotenant.conform.check import Check, summary
 from cotenant.conform.duty import Measured, compared, verdicts, whole
 from cotenant.conform.goldens import GoldenError, difference, digest, read_goldens
+from cotenant.conform.gpu import GpuMeter
 from cotenant.conform.host import probe
 from cotenant.conform.meter import TreeMeter
 from cotenant.conform.specs import DutySpec, SpecError, read_specs
 from nodes.jobs.proctree import ProcSystem, walk
+from nodes.meters.reading import Unreadable
 from policies.manifest import Manifest, parse_manifest
 
 SPIN = """
@@ -181,6 +184,43 @@ def test_the_meter_is_what_counts_whatever_is_reported(
     spec = DutySpec("n", "s", 0.3, 4.0, {})
     checks = list(verdicts(spec, Measured(reports, 100.0, meter, 1.0, 9.0, 1.0, 1.0)))
     assert [check.verdict for check in checks] == expected
+
+
+@pytest.mark.parametrize(
+    ("device", "told", "expected"),
+    [
+        (0.3, 0.32, ["ok", "ok", "ok"]),
+        (0.4, 0.4, ["ok", "ok", "ok"]),
+        (0.41, 0.38, ["ok", "FAIL", "ok"]),
+        (0.3, 0.15, ["ok", "ok", "FAIL"]),
+        (Unreadable("MIG"), 0.3, ["ok", "skip"]),
+        (None, 0.3, ["ok", "skip"]),
+    ],
+)
+def test_where_the_host_meters_the_device_that_is_what_counts(
+    device: float | Unreadable | None, told: float, expected: list[str]
+) -> None:
+    """The tree's CPU time says nothing of a GPU: it is far over the duty here."""
+    meter = TreeMeter(at_s=[0.0, 10.0], wall_s=[100.0, 110.0], cpu_s=[1.0, 10.0])
+    reports = [line(value=told, device="gpu", t=102.0 + 2.0 * number) for number in range(4)]
+    spec = DutySpec("n", "s", 0.3, 4.0, {})
+    checks = list(verdicts(spec, Measured(reports, 100.0, meter, 1.0, 9.0, 1.0, 1.0, device)))
+    assert [check.verdict for check in checks] == expected
+    if isinstance(device, Unreadable):
+        assert "MIG" in checks[1].said
+
+
+def test_the_mean_of_a_devices_readings_and_none_where_one_is_missing() -> None:
+    meters = SimpleNamespace(cannot_meter=lambda: None)
+    meter = GpuMeter(meters, [1.0, 2.0, 3.0, 4.0, 5.0], [0.9, 0.2, 0.4, Unreadable("old"), 0.9])  # type: ignore[arg-type]
+    assert meter.share(1.0, 3.0) == pytest.approx(0.3)
+    for began, ended, why in ((1.0, 4.5, "old"), (5.0, 9.0, "not read")):
+        share = meter.share(began, ended)
+        assert isinstance(share, Unreadable)
+        assert why in share.why
+    begins = GpuMeter(meters, [1.0, 2.0, 3.0], [Unreadable("first reading: no baseline yet"), 0.2, 0.3])  # type: ignore[arg-type]
+    assert begins.share(0.0, 9.0) == pytest.approx(0.25), "what a meter begins with is no failed reading"
+    assert isinstance(begins.share(0.0, 1.5), Unreadable)
 
 
 @pytest.mark.parametrize(

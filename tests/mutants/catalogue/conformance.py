@@ -205,4 +205,32 @@ CONFORMANCE = [
         "real = path if name in",
         (f"{UNIT}::test_the_watch_sees_writes_outside_and_lets_them_happen",),
     ),
+    Mutant(
+        "a device's share has a factor",
+        "cotenant/conform/gpu.py",
+        "return sum(known) / len(known)",
+        "return 0.5 * sum(known) / len(known)",
+        (f"{UNIT}::test_the_mean_of_a_devices_readings_and_none_where_one_is_missing",),
+    ),
+    Mutant(
+        "a reading of a device that failed is left out",
+        "cotenant/conform/gpu.py",
+        "if not known or len(known) < len(within):",
+        "if not known:",
+        (f"{UNIT}::test_the_mean_of_a_devices_readings_and_none_where_one_is_missing",),
+    ),
+    Mutant(
+        "a device's limit is turned round",
+        JUDGE,
+        'return ("ok" if share <= limit else "FAIL"), f"{share:.3f} of the device',
+        'return ("ok" if share >= limit else "FAIL"), f"{share:.3f} of the device',
+        (f"{UNIT}::test_where_the_host_meters_the_device_that_is_what_counts",),
+    ),
+    Mutant(
+        "a device's report is trusted in place of its meter",
+        "cotenant/conform/duty.py",
+        "*judge.within_device(run.device, spec.duty)",
+        '*judge.within_device(float(str(kept[-1]["value"])), spec.duty)',
+        (f"{UNIT}::test_where_the_host_meters_the_device_that_is_what_counts",),
+    ),
 ]
