@@ -14,6 +14,7 @@ import pytest
 
 from nodes.agent.governing import Governing
 from nodes.identity import own_id
+from nodes.meters.cpu import Unreadable
 from nodes.sources.views import ProgressView
 from policies.harness.spec import RunSpec
 from policies.sources.progress import ProgressTrack
@@ -37,14 +38,23 @@ class Certified(Node):
             self.run(name, duty=duty, dose=duty)
             self.offer(name)
         self.now_s = 10_000.0
-        track, begun_s = ProgressTrack(), self.agent.now_s() - 60.0
-        for step in range(12_000):
-            track.add_events(begun_s + 0.1 * step)
-        view = ProgressView(track, True, "", "", "", str(rig.events), "jsonl", "events")
-        self.agent.hub.progress = lambda rule: view  # type: ignore[method-assign]
+        self.progresses_at(10.0)
         # On a crowded machine the program may get too little processor time to count as one that uses it.
         self.agent.observer._uses_device = lambda rule, now_s: True  # type: ignore[method-assign]
         self.anew()
+
+    def progresses_at(self, per_s: float) -> None:
+        """The program's progress, as if it had always been so."""
+        track, begun_s = ProgressTrack(), self.agent.now_s() - 60.0
+        for step in range(12_000):
+            track.add_events(begun_s + step / per_s)
+        view = ProgressView(track, True, "", "", "", str(self.rig.events), "jsonl", "events")
+        self.agent.hub.progress = lambda rule: view  # type: ignore[method-assign]
+
+    def metered(self) -> dict[str, Any]:
+        """A tick at which the meter is read, whatever the time is that has really gone by."""
+        self.agent._metered_s -= TICK_S
+        return self.tick()
 
     def anew(self) -> None:
         """What a new agent process would have: a governor that goes on from what was kept."""
@@ -80,6 +90,7 @@ def node(built: Certified) -> Certified:
     """The node with a budget that runs at its ceiling."""
     built.agent.set_section(built.rig.section(CERTIFIED), "test")
     built.agent.journal.set_fact("governing", None)
+    built.progresses_at(10.0)
     built.now_s += 1000.0
     built.anew()
     assert built.until("running")["budget"] == 0.3
@@ -93,6 +104,50 @@ def test_the_largest_certificate_of_the_work_is_the_ceiling(node: Certified) -> 
     assert rule["baseline_rate"] == pytest.approx(10.0, rel=0.01)
     assert not rule["low"], "the runs of the certificates measured ten steps a second in OFF"
     assert node.codes("GPU_DUTY_START")[-1]["baselines"] == {"stepper": rule["baseline_rate"]}
+
+
+def test_a_minute_of_harm_at_the_target_halves_it_and_clean_minutes_grow_it_again(
+    node: Certified, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nodes.agent.governing._target", lambda rule: 0.1)
+    node.progresses_at(8.9)  # 1.1 of the target: no cause to take it back
+    assert wait_for("a minute is over", lambda: (v := node.tick())["budget"] < 0.3 and v)["budget"] == 0.15
+    halved_s, told = node.now_s, node.codes("GPU_DUTY_HALVE")[-1]
+    assert (told["before"], told["budget"], told["rule"]) == (0.3, 0.15, "stepper")
+    assert told["pressure"] == pytest.approx(1.1, abs=0.1)
+    node.progresses_at(10.0)
+    assert wait_for("it grows", lambda: (v := node.tick())["budget"] > 0.15 and v)["budget"] == 0.2
+    assert node.now_s - halved_s == 60.0
+    assert node.codes("GPU_DUTY_GROW")[-1]["budget"] == 0.2
+
+
+def test_a_unit_whose_share_cannot_be_read_is_held_until_it_reads(
+    node: Certified, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = node.agent
+    job = agent.jobs.submit("llmserve", "selftest", {"prompts": 1_000_000, "max_tokens": 32, "seed": 7})
+
+    def state() -> str:
+        node.metered()
+        return next((attempt.state for attempt in agent.jobs.attempts()), "none")
+
+    def shown() -> str:
+        return next((unit["state"] or "" for unit in node.metered()["units"]), "")
+
+    wait_for("it runs and is judged", lambda: state() == "running" and shown() == "holds", 120)
+    assert not node.codes("GPU_DUTY_UNVERIFIED")
+    with monkeypatch.context() as blind:
+        unreadable = Unreadable("permission denied")
+        blind.setattr(agent.meter, "read", lambda now_s, trees: dict.fromkeys(trees, unreadable))
+        wait_for("it is held", lambda: state() == "held", 120)
+        assert shown() == "held"
+        (told,) = node.codes("GPU_DUTY_UNVERIFIED")
+        assert (told["module"], told["why"]) == ("dev.cotenant.llmserve", "permission denied")
+        (unit,) = node.duty()["units"]
+        assert (unit["measured"], "permission denied" in unit["why"]) == (None, True)
+    wait_for("it goes on", lambda: state() == "running" and shown() == "holds", 120)
+    agent.jobs.cancel(job.job)
+    wait_for("it has ended", lambda: state() == "none", 120)
 
 
 def test_harm_by_memory_takes_it_to_0_for_five_minutes_and_a_restart_does_not_shorten_them(

@@ -228,9 +228,10 @@ def better_and_worse(draw: st.DrawFn) -> tuple[Inputs, Inputs]:
     better = draw(
         inputs().filter(lambda given: given.holding and not given.run_measures and given.gpu_jobs == "certified")
     )
+    more = (draw(holdings("game")),) if draw(st.sampled_from([False, False, True])) else ()
     worse = replace(
         better,
-        holding=tuple(_worse(draw, rule) for rule in better.holding),
+        holding=(*(_worse(draw, rule) for rule in better.holding), *more),
         memory_hard=better.memory_hard or draw(st.booleans()),
     )
     return better, worse
@@ -241,7 +242,7 @@ def better_and_worse(draw: st.DrawFn) -> tuple[Inputs, Inputs]:
 def test_worse_stale_or_missing_signals_never_give_a_larger_budget(
     stretches: list[tuple[Inputs, int, float]], pair: tuple[Inputs, Inputs]
 ) -> None:
-    """From every state of the trace, and with the minute just about to be decided."""
+    """From every state of the trace, and with the minute just about to be decided. One rule more is worse, too."""
     better, worse = pair
     for _, _, now_s, state, _ in trace(stretches)[::11]:
         watched = replace(state, ticks=30, harm_s=-math.inf)
