@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 from pathlib import Path
 from uuid import UUID
@@ -13,26 +14,44 @@ from policies.json_text import parse_json
 
 __all__ = ["FlowProcesses", "lower_priority"]
 
+log = logging.getLogger(__name__)
+
 AUTOGROUP_NICE = 10
 
 
 class FlowProcesses:
-    """One small file a flow run, named by its id, with pid, start ticks and boot id."""
+    """One small file a flow run, named by its id, with pid, start ticks and boot id.
+
+    What a full disk does not take is known to this worker all the same, and written as soon as it can be (``prune``); the next
+    worker finds such a process by what its environment says (``found``).
+    """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self._unkept: dict[UUID, ProcessId] = {}
 
     def remember(self, flow_run: UUID, pid: int) -> None:
-        """Note the process; one that is over already is not noted."""
+        """Note the process; one that is over already is not noted. A disk that takes no note costs the run nothing."""
         if (who := identify(pid)) is None:
             return
-        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        draft = self._file(flow_run).with_suffix(".new")
-        draft.write_text(json.dumps(who.as_dict()))
-        os.replace(draft, self._file(flow_run))
+        self._unkept[flow_run] = who
+        self._keep(flow_run)
+
+    def _keep(self, flow_run: UUID) -> None:
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            draft = self._file(flow_run).with_suffix(".new")
+            draft.write_text(json.dumps(self._unkept[flow_run].as_dict()))
+            os.replace(draft, self._file(flow_run))
+        except OSError as error:
+            log.warning("which process flow run %s has cannot be noted yet: %s", flow_run, error)
+            return
+        del self._unkept[flow_run]
 
     def of(self, flow_run: UUID) -> ProcessId | None:
         """The process as noted, alive or not; None where nothing readable is noted."""
+        if flow_run in self._unkept:
+            return self._unkept[flow_run]
         try:
             return ProcessId.from_dict(parse_json(self._file(flow_run).read_text()))
         except (OSError, ValueError, KeyError, TypeError):
@@ -44,10 +63,25 @@ class FlowProcesses:
         return process is not None and liveness(process) != "gone"
 
     def forget(self, flow_run: UUID) -> None:
+        self._unkept.pop(flow_run, None)
         self._file(flow_run).unlink(missing_ok=True)
 
+    @staticmethod
+    def found(flow_run: UUID, pid: str | None) -> ProcessId | None:
+        """The process that the server has for this run, where it still is that: of one that nobody could note."""
+        if pid is None or not pid.isdigit() or (who := identify(int(pid))) is None:
+            return None
+        try:
+            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            return None
+        same = f"PREFECT__FLOW_RUN_ID={flow_run}".encode() in environment
+        return who if same and identify(int(pid)) == who else None
+
     def prune(self, keep: set[UUID]) -> None:
-        """Forget processes that are gone, but for these runs (their end is still to be told)."""
+        """Forget processes that are gone, but for these runs (their end is still to be told); note what could not be before."""
+        for flow_run in tuple(self._unkept):
+            self._keep(flow_run)
         for file in self.directory.glob("*.json"):
             try:
                 flow_run = UUID(file.stem)

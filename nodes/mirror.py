@@ -122,6 +122,17 @@ class _Sent:
     before: int
     ids: tuple[UUID, ...]
 
+    def and_then(self, later: _Sent) -> _Sent:
+        """Both as one, which has come when the later has: what is not there of either is sent again from the earlier on."""
+        return _Sent(later.at_s, self.before, _some((*self.ids, *later.ids)))
+
+
+def _some(ids: Sequence[UUID]) -> tuple[UUID, ...]:
+    """At most ``LOOK_UP_IDS`` of them, from all over, the last one among them."""
+    if len(ids) <= LOOK_UP_IDS:
+        return tuple(ids)
+    return (*ids[:: -(-len(ids) // (LOOK_UP_IDS - 1))], ids[-1])
+
 
 class Mirror:
     """``start()`` and ``stop()`` its thread, or ``step()`` once.
@@ -152,7 +163,8 @@ class Mirror:
         self.every_s = every_s
         self._engine: Any = None
         self._sent: int | None = None
-        self._unsettled: deque[_Sent] = deque(maxlen=UNSETTLED_AT_MOST)
+        self._marked: int | None = None  # what the file says, as far as this process wrote it
+        self._unsettled: deque[_Sent] = deque()
         self._again = (0, 0)  # the mark that was gone back to last for what had not come, and how often
         self._asked_s = float("-inf")
         self._duty_key: Any = None
@@ -277,8 +289,10 @@ class Mirror:
         self.send(self.node, entries)
         if self.look_up is not None:
             ids = [event_id(self.node, int(entry["seq"])) for entry in entries]
-            some = ids if len(ids) <= LOOK_UP_IDS else [*ids[:: -(-len(ids) // (LOOK_UP_IDS - 1))], ids[-1]]
-            self._unsettled.append(_Sent(monotonic_s(), self._sent, tuple(some)))
+            self._unsettled.append(_Sent(monotonic_s(), self._sent, _some(ids)))
+            if len(self._unsettled) > UNSETTLED_AT_MOST:  # none is forgotten: the oldest are looked up as one
+                oldest, next_one = self._unsettled.popleft(), self._unsettled.popleft()
+                self._unsettled.appendleft(oldest.and_then(next_one))
         self._sent = int(entries[-1]["seq"])
         self._write_mark()
         return len(entries) == BATCH
@@ -338,7 +352,15 @@ class Mirror:
         if self.mark is None:
             return
         sent = self._unsettled[0].before if self._unsettled else self._sent
-        self.mark.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        draft = self.mark.with_suffix(".new")
-        draft.write_text(json.dumps({"sent": sent}))
-        os.replace(draft, self.mark)
+        if sent == self._marked:
+            return
+        try:
+            self.mark.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            draft = self.mark.with_suffix(".new")
+            draft.write_text(json.dumps({"sent": sent}))
+            os.replace(draft, self.mark)
+        except OSError as error:
+            # a full disk: what this process sent it knows, and the next one sends more of it again
+            log.debug("how far the events of %s were sent cannot be kept yet: %s", self.node, error)
+            return
+        self._marked = sent

@@ -91,6 +91,10 @@ class Sweep:
         state = flow_run.state
         if state is None:
             return
+        if self.processes.of(flow_run.id) is None:
+            unnoted = self.processes.found(flow_run.id, flow_run.infrastructure_pid)
+            if unnoted is not None:
+                self.processes.remember(flow_run.id, unnoted.pid)
         if self.processes.lives(flow_run.id):
             if state.is_cancelling():
                 self._terminate(flow_run.id)
@@ -101,7 +105,7 @@ class Sweep:
             if datetime.now(UTC) - state.timestamp > PENDING_LIMIT:
                 reason = Reason("FLOW_PUT_BACK", "no worker went on with it")
                 await self.states.defer(client, flow_run.id, reason, 0.0)
-        elif self.processes.of(flow_run.id) is not None:
+        elif self.processes.of(flow_run.id) is not None or flow_run.infrastructure_pid is not None:
             await self.states.lost(client, flow_run, WENT_DOWN)
         self.processes.forget(flow_run.id)
 

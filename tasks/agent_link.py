@@ -17,6 +17,9 @@ __all__ = ["Agent", "AgentLost", "Link", "Patience", "ask_patiently", "connect"]
 # Beyond the nominal length of a block: ON's washout may begin 5 minutes after the switch, and a window waits for the
 # event that closes its last step.
 BLOCK_SLACK_S = 900.0
+# Beyond that, until a block is waited for no longer: its work may start late twice, its steps may be long, and a full disk may
+# keep its row from being kept for a while.
+BLOCK_WITHIN_S = 3600.0
 TRIES = 3
 
 
@@ -165,13 +168,20 @@ class Link:
         Returns:
             The row; None where the agent went away in the middle, or failed, and kept nothing of this number, which is then
             never used again (the repeat gets another number, so another coin).
+
+        Raises:
+            AgentLost: the agent is at it still ``BLOCK_WITHIN_S`` after its nominal length; the run stays open.
         """
         self.lowest_number = max(self.lowest_number, number + 1)
-        timeout_s = self.spec.block_s + BLOCK_SLACK_S
+        timeout_s, since_s = self.spec.block_s + BLOCK_SLACK_S, self.clock()
+        until_s = since_s + self.spec.block_s + BLOCK_WITHIN_S
         while True:
+            left_s = max(until_s - self.clock(), 1.0)
             try:
                 return dict(
-                    self.agent.call("run_block", _timeout_s=timeout_s, run=self.run, number=number, order=order)
+                    self.agent.call(
+                        "run_block", _timeout_s=min(timeout_s, left_s), run=self.run, number=number, order=order
+                    )
                 )
             except AgentUnreachable:
                 pass
@@ -183,6 +193,11 @@ class Link:
             except Refused as refusal:
                 if refusal.data.get("block") != number:
                     raise
+                if self.clock() >= until_s:
+                    raise AgentLost(
+                        f"block {number} has not ended {self.clock() - since_s:.0f} s after it was asked for: it is measured "
+                        "still, or its node's disk is full and cannot keep it (cotenant status)"
+                    ) from refusal
                 # the agent lives and is at it still, as where steps are long or its disk is full: the block is joined
                 self.sleep(self.patience.first_s)
             else:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -178,6 +181,60 @@ def test_events_that_never_stay_are_given_up(tmp_path: Path, agent: FakeAgent, m
         mirror.step()
     assert len(events.got) == 120 * (1 + SENT_AGAIN_AT_MOST)
     assert max(asked) <= LOOK_UP_IDS
+
+
+def test_the_mark_is_written_where_it_moved_and_not_with_every_look(
+    tmp_path: Path, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a disk that does not take it keeps no event from being sent, nor makes one go twice."""
+    events, kept_ids, now_s = Events(), set[UUID](), [1000.0]
+    monkeypatch.setattr(mirror_module, "monotonic_s", lambda: now_s[0])
+    mirror = a_mirror(tmp_path, agent, events, look_up=lambda ids: kept_ids & set(ids))
+    agent.memory.write("JOB_QUEUED")
+    mirror.step()
+    written = os.stat(tmp_path / "mark.json").st_mtime_ns
+    for _ in range(4):
+        now_s[0] += 11.0
+        mirror.step()
+    assert os.stat(tmp_path / "mark.json").st_mtime_ns == written
+    kept_ids.add(event_id(NODE, 1))
+    with monkeypatch.context() as full:
+        full.setattr(mirror_module.os, "replace", _full)
+        now_s[0] += 11.0
+        mirror.step()
+        agent.memory.write("JOB_STARTED")
+        mirror.step()
+    assert events.got == [1, 2]
+    assert json.loads((tmp_path / "mark.json").read_text()) == {"sent": 0}
+    kept_ids.add(event_id(NODE, 2))
+    now_s[0] += 11.0
+    mirror.step()
+    assert json.loads((tmp_path / "mark.json").read_text()) == {"sent": 2}
+
+
+def _full(*_: Any, **__: Any) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_of_more_sends_than_are_looked_up_one_by_one_none_is_forgotten(
+    tmp_path: Path, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a server that answers and keeps nothing, while a node is busy: the oldest are looked up together."""
+    events, kept_ids, now_s = Events(), set[UUID](), [1000.0]
+    monkeypatch.setattr(mirror_module, "monotonic_s", lambda: now_s[0])
+    monkeypatch.setattr(mirror_module, "UNSETTLED_AT_MOST", 3)
+    mirror = a_mirror(tmp_path, agent, events, look_up=lambda ids: kept_ids & set(ids))
+    for _ in range(60):
+        agent.memory.write("JOB_QUEUED")
+        mirror.step()
+    assert len(mirror._unsettled) == 3
+    assert mirror._unsettled[0].before == 0
+    assert len(mirror._unsettled[0].ids) <= LOOK_UP_IDS
+    kept_ids |= {event_id(NODE, seq) for seq in range(2, 61)}
+    now_s[0] += 70.0
+    mirror.step()
+    mirror.step()
+    assert events.got.count(1) == 2, "the first of all was dropped, and is sent again"
 
 
 def test_a_lost_mark_sends_events_again_rather_than_not_at_all(tmp_path: Path, agent: FakeAgent) -> None:

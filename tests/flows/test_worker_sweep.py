@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import subprocess
@@ -34,6 +35,7 @@ from policies.refusal import Refused
 from policies.views import Reason
 from tests.flows.conftest import until
 from tests.flows.fake_agent import FakeAgent
+from tests.node.agent_rig import wait_for
 
 NODE = "n1"
 
@@ -59,6 +61,7 @@ class FakeServer:
             parameters={"node": node} if node else {},
             deployment_id=uuid4(),
             empirical_policy=SimpleNamespace(pause_keys=None),
+            infrastructure_pid=None,
         )
         self.runs[run.id] = run
         self.histories[run.id] = [state]
@@ -169,6 +172,49 @@ def test_case_106_a_live_process_gets_no_second_copy(
     anyio.run(worker.sweep)
     assert name_of(server, run) == "Running"
     assert worker.processes.of(run) == identify(sleeper.pid)
+
+
+def _full(*_: Any, **__: Any) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_disk_that_takes_no_note_of_a_flows_process_costs_it_nothing(
+    worker: NodeWorker, server: FakeServer, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = server.add(StateType.RUNNING, age_s=9999)
+    with monkeypatch.context() as full:
+        full.setattr(Path, "write_text", _full)
+        worker.processes.remember(run, sleeper.pid)
+        anyio.run(worker.sweep)
+        assert worker.processes.of(run) == identify(sleeper.pid)
+    assert FlowProcesses(worker.processes.directory).of(run) is None
+    anyio.run(worker.sweep)
+    assert name_of(server, run) == "Running"
+    assert FlowProcesses(worker.processes.directory).of(run) == identify(sleeper.pid), "noted once there is room"
+
+
+@pytest.mark.parametrize("state", ["it lives", "it is gone", "another has its pid"])
+def test_a_process_that_nobody_could_note_is_found_by_the_next_worker(
+    worker: NodeWorker, server: FakeServer, state: str
+) -> None:
+    run = server.add(StateType.RUNNING, age_s=9999)
+    of = uuid4() if state == "another has its pid" else run
+    child = subprocess.Popen(
+        ["sleep", "600"], start_new_session=True, env={**os.environ, "PREFECT__FLOW_RUN_ID": str(of)}
+    )
+    server.runs[run].infrastructure_pid = str(child.pid)
+    try:
+        wait_for("it runs", lambda: FlowProcesses.found(of, str(child.pid)))
+        if state == "it is gone":
+            child.kill()
+            child.wait(30)
+        anyio.run(worker.sweep)
+        lives = state == "it lives"
+        assert name_of(server, run) == ("Running" if lives else AWAITING)
+        assert worker.processes.of(run) == (identify(child.pid) if lives else None)
+    finally:
+        child.kill()
+        child.wait(30)
 
 
 def test_a_run_left_pending_by_a_dead_worker_waits_for_the_node_again(worker: NodeWorker, server: FakeServer) -> None:

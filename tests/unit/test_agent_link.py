@@ -11,7 +11,7 @@ from nodes.client import AgentUnreachable
 from nodes.identity import own_id
 from policies.harness.spec import RunSpec
 from policies.refusal import Refused
-from tasks.agent_link import Link
+from tasks.agent_link import BLOCK_SLACK_S, BLOCK_WITHIN_S, AgentLost, Link
 
 SOCKET = Path("agent.sock")
 
@@ -60,3 +60,25 @@ def test_a_block_that_ended_before_it_could_be_joined_is_taken_from_the_record()
 def test_any_other_lock_is_refused(data: dict[str, Any]) -> None:
     with pytest.raises(Refused):
         block(("run_block", AgentUnreachable(SOCKET, "no answer")), ("run_begin", locked(**data)))
+
+
+def test_a_block_that_never_ends_is_not_waited_for_for_ever() -> None:
+    """As on a disk that stays full. The run stays open, and a retry of its flow run joins the block again."""
+    now_s = 0.0
+    asked: list[float] = []
+
+    class Stuck:
+        def call(self, verb: str, /, _timeout_s: float = 30.0, **params: Any) -> Any:
+            nonlocal now_s
+            if verb == "run_begin":
+                raise locked(block=3)
+            asked.append(_timeout_s)
+            now_s += _timeout_s
+            raise AgentUnreachable(SOCKET, "no answer")
+
+    spec = RunSpec(node="n", rule="trainer")
+    link = Link(Stuck(), "r", spec, own_id(), sleep=lambda s: None, clock=lambda: now_s)
+    with pytest.raises(AgentLost, match="block 3 has not ended"):
+        link.block(3, "on_first")
+    assert now_s == pytest.approx(spec.block_s + BLOCK_WITHIN_S)
+    assert max(asked) == spec.block_s + BLOCK_SLACK_S
