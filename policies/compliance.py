@@ -6,13 +6,14 @@ that was missed costs nothing. Source: ``governor.md``, "Compliance".
 
 An unknown share is no verdict: it neither adds to a unit's overruns nor clears them. But the unit is held until it reads.
 A unit that ends before the meter could read it twice has no share at all. What such units used counts for the sum, and where they
-are what is over it their module waits: work cut into pieces too short to be read is held like any other.
+are what is over it their module waits: work cut into pieces too short to be read is held like any other. And what a unit owed when it
+ended the next one of its module takes over: ending and beginning anew wipes no overrun away, nor a hold.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
@@ -88,6 +89,7 @@ class Record:
     why: str = ""
     unverified: bool = False
     stopped: bool = False
+    module: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +171,12 @@ def judge(
         return replace(state, records=idle, sum_over=0, budget=None), Judgement()
     entries: list[Entry] = []
     judged = [sample for sample in samples if sample.cooperative]
+    there = {sample.unit for sample in samples}
     for sample in judged:
-        entries += _judge_unit(records, distrusted, sample, now_s)
+        first = sample.unit not in records
+        if first:
+            _take_over(records, there, sample, now_s)
+        entries += _judge_unit(records, distrusted, sample, now_s, first=first)
     # A budget that just fell is judged from the next reading on: this one began under the old one.
     allowed = max(budget, state.budget or 0.0)
     sums = _Sums(records, distrusted, dict(state.module_times), unread, allowed)
@@ -188,19 +194,38 @@ def _distrusted(state: ComplianceState, module: str, now_s: float) -> bool:
     return now_s < state.distrusted.get(module, -math.inf)
 
 
+def _take_over(records: dict[str, Record], there: Collection[str], sample: Sample, now_s: float) -> None:
+    """Give a unit that is seen for the first time what the worst of its module's ended ones owed, once."""
+    left = {
+        unit: record
+        for unit, record in records.items()
+        if record.module == sample.module
+        and unit not in there
+        and not record.stopped  # that its module is not trusted is enough
+        and (record.times or record.over or now_s < record.held_until_s)
+    }
+    worst = max(left, key=lambda unit: (left[unit].held_until_s, len(left[unit].times), left[unit].over), default=None)
+    if worst is None:
+        return
+    record = records.pop(worst)
+    # samples of long ago are in no row with this one's
+    over = record.over if now_s - record.seen_s <= HOLD_S else 0
+    records[sample.unit] = replace(record, duty=sample.duty or 0.0, over=over, unverified=False)
+
+
 def _judge_unit(
-    records: dict[str, Record], distrusted: dict[str, float], sample: Sample, now_s: float
+    records: dict[str, Record], distrusted: dict[str, float], sample: Sample, now_s: float, *, first: bool
 ) -> tuple[Entry, ...]:
-    """Update the unit's record in place; the entries."""
+    """Update the unit's record in place; the entries. ``first``: it was not seen before."""
     duty, share = sample.duty or 0.0, _share(sample)
     before = records.get(sample.unit)
-    record = replace(before or Record(duty, now_s), duty=duty, seen_s=now_s)
+    record = replace(before or Record(duty, now_s), duty=duty, seen_s=now_s, module=sample.module)
     records[sample.unit] = record
     if record.stopped:
         return ()
     if share is None:
         # A meter needs two readings: of a unit seen for the first time nothing could be known yet.
-        if before is None:
+        if first:
             return ()
         records[sample.unit] = replace(record, unverified=True, why=sample.why)
         unread = Entry("GPU_DUTY_UNVERIFIED", {"unit": sample.unit, "module": sample.module, "why": sample.why})

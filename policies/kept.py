@@ -62,6 +62,7 @@ def compliance_from(raw: Mapping[str, Any], now_s: float) -> ComplianceState:
             held_until_s=_time(row["held_until_s"]),
             why=str(row["why"]),
             stopped=bool(row["stopped"]),
+            module=str(row.get("module", "")),
         )
         for unit, row in raw["records"].items()
     }

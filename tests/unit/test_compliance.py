@@ -336,3 +336,60 @@ def test_what_ended_unread_counts_with_what_runs_and_the_furthest_over_waits() -
     for _ in range(3):
         found = unread(other, 0.05, used(0.4, replace(A, duty=0.3, module="sim")))
     assert found == {"811": "held"}
+
+
+def next_one(number: int, share: float | None) -> Sample:
+    return replace(A, unit=str(811 + number), measured=share)
+
+
+def test_ending_while_held_and_beginning_anew_ends_no_hold_and_wipes_no_overrun_away() -> None:
+    """A runner that leaves when it is paused, and is tried again, would else run at full share for most of the time."""
+    meter = Meter()
+    meter.times(3, used(0.9))
+    held_s = meter.now_s
+    meter.read()  # it ended
+    while meter.read(next_one(1, 0.0)) == {"812": "held"}:
+        pass
+    assert meter.now_s - held_s == 60.0
+    meter.times(3, next_one(1, 0.9))
+    meter.read()
+    while meter.read(next_one(2, 0.0)) == {"813": "held"}:
+        pass
+    assert meter.times(3, next_one(2, 0.9))[-1] == {"813": "stopped"}
+    assert not gets_duty(meter.state, "900", "llmserve", True, meter.now_s + 3599.0)
+    assert gets_duty(meter.state, "900", "other", True, meter.now_s)
+
+
+def test_units_that_end_before_a_third_reading_are_in_a_row_with_the_next_of_their_module() -> None:
+    """Each over its duty at both readings, and none there at the next: no unit's row alone would ever be long enough."""
+    meter, seen = Meter(), set()
+    for number in range(6):
+        meter.read(next_one(number, None))
+        seen |= set(meter.read(next_one(number, 0.9)).values()) | set(meter.read(next_one(number, 0.9)).values())
+        meter.times(2)
+    assert "held" in seen
+
+
+def test_a_unit_takes_over_nothing_of_another_module_nor_of_one_that_is_there_nor_of_one_within_its_duty() -> None:
+    meter = Meter()
+    other = replace(A, unit="900", module="other")
+    meter.times(3, used(0.9))
+    assert meter.read(used(0.0), other)["900"] == "holds"
+    assert meter.read(used(0.0), next_one(1, 0.1)) == {"811": "held", "812": "holds"}
+    calm = Meter()
+    calm.times(3, used(0.1))
+    calm.read()
+    assert calm.times(2, next_one(1, 0.9))[-1] == {"812": "holds"}
+
+
+def test_a_unit_that_takes_over_is_not_held_for_its_first_reading() -> None:
+    meter = Meter()
+    meter.times(2, used(0.9))
+    meter.read()
+    assert meter.read(next_one(1, None)) == {"812": "holds"}
+    assert meter.read(next_one(1, 0.1)) == {"812": "holds"}
+    assert meter.times(2, next_one(1, 0.9))[-1] == {"812": "holds"}, "one reading within its duty ends the row"
+    later = Meter()
+    later.times(2, used(0.9))
+    later.times(40)
+    assert later.times(2, next_one(1, 0.9))[-1] == {"812": "holds"}, "what was a minute ago is in no row with this"
