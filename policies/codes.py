@@ -185,6 +185,12 @@ _TABLE = (
         "look why its runner does not pause: cotenant job show JOB",
     ),
     Code(
+        "JOB_GPU_UNDECLARED",
+        "warning",
+        "work whose manifest says that it uses no GPU was seen on one; from now on it counts as work on the GPU",
+        'declare its use in the module\'s manifest (gpu = { use = "shared" }), or keep it off the GPU',
+    ),
+    Code(
         "JOB_UNKILLABLE",
         "error",
         "a process survives SIGKILL; its memory still counts and admission is shut",
@@ -257,6 +263,12 @@ _TABLE = (
         "warning",
         "the process that drives the run is gone; hold and grant ended",
         "nothing: the flow resumes the run; or: cotenant protection ab abort RUN",
+    ),
+    Code(
+        "RUN_HOLDER_IDLE",
+        "warning",
+        "the process that drives the run lives but asked for nothing for 15 minutes; hold and grant ended",
+        "nothing: the run goes on when it asks again; or: cotenant protection ab abort RUN, and look at its flow run",
     ),
     Code("RUN_ENDED", "info", "a harness run ended"),
     Code("CERT_ISSUED", "info", "a certificate was kept"),

@@ -143,13 +143,14 @@ class BlockRunner:
         self.agent.journal.write(code, {"run": run.run, "block": self.number, "arm": self.arm})
         if run.part == "grant":
             if spec.feed is not None:
-                self.agent.under_test.feed(run)
+                self.agent.under_test.begin_feed(run)
             began = monotonic_s()
-            await self._until("waiting", began + WORK_STARTS_WITHIN_S, self.agent.under_test.runs)
+            await self._until("waiting", began + WORK_STARTS_WITHIN_S, self.agent.under_test.runs_or_never_will)
+            waited_s = monotonic_s() - began
             if not self.agent.under_test.runs(run):
                 why = self.agent.under_test.why_not_running(run)
-                raise _LeftOut(("no_dose", f"the work did not run within {WORK_STARTS_WITHIN_S:.0f} s: {why}"))
-            self.waited_for_work_s = monotonic_s() - began
+                raise _LeftOut(("no_dose", f"the work did not run within {waited_s:.0f} s: {why}"))
+            self.waited_for_work_s = waited_s
             self._watch_for_collapse()
             return
         await self._until("waiting", monotonic_s() + HELD_WITHIN_S, self.agent.under_test.held)
@@ -273,6 +274,7 @@ class BlockRunner:
                     digest=unit.digest,
                     model=unit.model,
                     share=share,
+                    cores=unit.cores,
                     asked=unit.duty,
                     unknown_reason=why,
                     by_device={

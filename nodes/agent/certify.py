@@ -152,7 +152,11 @@ class Certifier:
         duty = certified_duty(counted(rows), spec.duty)
         if duty is None or duty <= 0:
             raise _refused(run, "no duty was metered, so there is nothing to certify")
-        others = [other for other in self.agent.journal.runs() if other["run"] != run]
+        others = [
+            other if other["state"] == "ended" else other | {"reached_look": self.agent.runs.reached_look(other)}
+            for other in self.agent.journal.runs()
+            if other["run"] != run
+        ]
         # what an earlier offer of this same pass came to is not held against it
         stand = standing({**record, "certificate_refused_for": None}, others)
         if not stand.may_certify:

@@ -87,7 +87,10 @@ class Agent:
         self.at_once = AtOnce(self.jobs, self.units.of_attempt, self.hub)
         self.meter = CpuMeter(in_group=self._cpu_s_in_group)
         meters = DeviceMeters(self._note, machine_memory=self.observer.memory.machine)
-        self.gpus = Gpus(meters, self.jobs.attempts, self.jobs.tree, lambda a: self.units.uses_gpu(a.module, a.stage))
+        uses_gpu = self.units.uses_gpu
+        self.gpus = Gpus(
+            meters, self.jobs.attempts, self.jobs.tree, lambda a: uses_gpu(a.module, a.stage), note=self._note
+        )
         self.observer.devices, self.observer.read_devices = meters, self.gpus.read
         self.shares: dict[str, float | Unreadable] = {}
         self.ended_unread: list[tuple[Attempt, float]] = []

@@ -39,9 +39,12 @@ class Gpus:
         attempts: Callable[[], Sequence[Attempt]],
         tree: Callable[[str], Sequence[ProcessId]],
         uses_gpu: Callable[[Attempt], bool],
+        note: Callable[[str, dict[str, Any]], None] = lambda code, data: None,
     ) -> None:
         self.meters = meters
-        self._attempts, self._tree, self._uses_gpu = attempts, tree, uses_gpu
+        self._attempts, self._tree, self._uses_gpu, self._note = attempts, tree, uses_gpu, note
+        # Work (module, stage) that was seen on a device, whatever its manifest says: it counts as work on the GPU from then on.
+        self.undeclared: set[tuple[str, str]] = set()
         self._told: dict[str, frozenset[str]] = {}
         self._strayed: set[str] = set()
         self._protected: Collection[int] = ()
@@ -71,15 +74,28 @@ class Gpus:
         self._told = {name: told for name, told in self._told.items() if name in live}
         self._strayed &= live.keys()
         units = {
-            name: UnitPids([who.pid for who in trees[name]], self.devices_of(attempt))
+            name: UnitPids(
+                [who.pid for who in trees[name]], self.devices_of(attempt) if self._uses_gpu(attempt) else None
+            )
             for name, attempt in live.items()
-            if name in trees and self._uses_gpu(attempt)
+            if name in trees and (self.meters.devices or self._uses_gpu(attempt))
         }
         self.meters.tick(now_s, protected, units, wait_s=wait_s)
         for name, unit in units.items():
-            if unit.devices is not None and self._strays(unit, now_s):
+            if not self._uses_gpu(live[name]):
+                self._look_for_undeclared(live[name], unit, now_s)
+            elif unit.devices is not None and self._strays(unit, now_s):
                 self._keep_strayed(live[name])
         self._see_who_ran(live)
+
+    def _look_for_undeclared(self, attempt: Attempt, unit: UnitPids, now_s: float) -> None:
+        """Work that says it uses no GPU is held by no rule of one: seen on a device it is no such work any more."""
+        seen = {key: share for key, (share, _) in self.meters.shares(unit.pids, now_s).items() if share > STRAY}
+        if seen:
+            self.undeclared.add((attempt.module, attempt.stage))
+            shares = {key: round(share, 3) for key, share in seen.items()}
+            self._note("JOB_GPU_UNDECLARED", {"job": attempt.job_id, "attempt": attempt.attempt_id,
+                                              "module": attempt.module, "stage": attempt.stage, "shares": shares})  # fmt: skip
 
     def _keep_strayed(self, attempt: Attempt) -> None:
         """For the agent's next process too: it stands in the attempt's folder, beside what it was put on."""

@@ -82,6 +82,7 @@ class Measurer:
         agent.sources_keep_since(active.spec.rule, begin_s - 60.0)
         await self._wait(active, "reference", active.spec.reference_s, held=False)
         active.now.part, active.now.until_s = "idle", None
+        active.asks()
         view, end_s = agent.progress(active.spec.rule), monotonic_s()
         # A rate beside work that could be neither held nor stopped is no reference; OFF windows will say why they fail.
         events = view.track.count_between(begin_s, end_s, end_s).events if view.readable and held else None
@@ -201,6 +202,7 @@ class Measurer:
             return row
         finally:
             active.measuring = None
+            active.asks()
             self._blocks.pop((active.run, number), None)
             if agent.runs.active is not active:
                 settle(agent, active.run)

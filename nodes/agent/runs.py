@@ -1,92 +1,37 @@
 """Harness runs as the agent keeps them: the run lock, the record, resuming, ending.
 
 One run has the node at a time. The lock belongs to a process (pid, start ticks, boot id), not to a clock: when that process
-is gone the lock is free and hold and grant end, while the run itself stays open and may be resumed with the same spec,
+is gone (or hangs for long) the lock is free and hold and grant end, while the run itself stays open and may be resumed with the same spec,
 section, program, work and agent.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
+from nodes.agent.active_run import ActiveRun, Now, Reservation
 from nodes.agent.reserve import Reserve
-from nodes.clock import monotonic_s, utc_iso, utc_now
+from nodes.clock import utc_iso, utc_now
 from nodes.identity import ProcessId, liveness
 from nodes.journal import Journal
 from policies.certificate.repetition import HARM
-from policies.harness.conditions import Conditions
-from policies.harness.rows import Arm, BlockRow, Order
-from policies.harness.shown import harm_shown
-from policies.harness.spec import RunSpec
+from policies.harness.rows import BlockRow, Order
+from policies.harness.shown import harm_shown, understood
+from policies.harness.spec import FIRST_LOOK, RunSpec
+from policies.harness.validity import counted
 from policies.harness.verdict import Ending
 from policies.refusal import Refused
-from policies.views import RunView
-from policies.work import WorkSelector
 
 __all__ = ["ENDINGS", "ActiveRun", "Now", "Reservation", "Runs"]
 
 # An open run may be resumed after a crash or a reboot; after this long without a driver nobody will.
 STALE_AFTER = timedelta(hours=24)
+# Between two steps the process that drives a run judges and reports, which takes seconds. One that asks for nothing for so long
+# hangs, and all that the run holds would wait with it.
+IDLE_AT_MOST_S = 900.0
 ENDINGS = get_args(Ending)
-
-
-@dataclass(slots=True)
-class Now:
-    """Where a run is at this moment, for ``ab status``. ``until_s`` is monotonic, None where the end is not known."""
-
-    block: int | None = None
-    arm: str | None = None
-    part: Literal["idle", "reference", "waiting", "washout", "window", "closing"] = "idle"
-    until_s: float | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        left = None if self.until_s is None else max(0.0, self.until_s - monotonic_s())
-        return {"block": self.block, "arm": self.arm, "part": self.part, "left_s": left}
-
-
-@dataclass(slots=True)
-class ActiveRun:
-    """The run that has the lock. ``part`` is what the work under test may do; ``ending`` is set to stop what is going on.
-    ``left``: the conditions as the last block left them and its last arm, so that no death falls between two blocks.
-    ``stays_held``, ``stays_lowered``: as in ``RunView``.
-    """
-
-    run: str
-    spec: RunSpec
-    holder: ProcessId
-    part: Literal["hold", "grant"] = "hold"
-    ending: str | None = None
-    resting: bool = False
-    now: Now = field(default_factory=Now)
-    measuring: int | None = None
-    left: tuple[Conditions, Arm] | None = None
-    stays_held: frozenset[str] = frozenset()
-    stays_lowered: frozenset[str] = frozenset()
-
-    def view(self) -> RunView:
-        return RunView(
-            self.run,
-            self.spec.rule,
-            WorkSelector(self.spec.work),
-            self.part,
-            self.spec.off,
-            self.spec.duty,
-            self.spec.feed,
-            tests_work=self.spec.kind == "ab",
-            stays_held=self.stays_held,
-            stays_lowered=self.stays_lowered,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Reservation:
-    """A sweep has the node from its first level to its last: between two of them nobody else begins to measure."""
-
-    sweep: str
-    holder: ProcessId
 
 
 class Runs:
@@ -235,16 +180,25 @@ class Runs:
                 raise Refused("RUN_ENDED", f"run {run}", f"it ended: {record['ending']}", "start a new run",
                               {"ending": record["ending"]})  # fmt: skip
             raise Refused("RUN_NOT_HELD", f"run {run}", "no process holds it", "begin (resume) it first")
+        self.active.asks()
         return self.active
 
     def release_if_gone(self) -> ActiveRun | None:
-        """Free the lock when the process that holds it is gone. Gives the run that was let go."""
-        if self.reserved is not None and liveness(self.reserved.holder) == "gone":
+        """Free the lock, and what a sweep keeps, when the process that holds it is gone, or hangs. Gives the run that was let go;
+        it stays open, and who asks for it again begins it again.
+        """
+        active, reserved = self.active, self.reserved
+        if reserved is not None and active is not None:
+            reserved.use()
+        if reserved is not None and (liveness(reserved.holder) == "gone" or reserved.idle_s() >= IDLE_AT_MOST_S):
             self.unreserve()
-        active = self.active
-        if active is None or liveness(active.holder) != "gone":
+        if active is None:
             return None
-        self.journal.write("RUN_HOLDER_GONE", {"run": active.run, "holder": active.holder.as_dict()})
+        gone, idle_s = liveness(active.holder) == "gone", active.idle_s()
+        if not gone and idle_s < IDLE_AT_MOST_S:
+            return None
+        facts = {"run": active.run, "holder": active.holder.as_dict()}
+        self.journal.write(*(("RUN_HOLDER_GONE", facts) if gone else ("RUN_HOLDER_IDLE", facts | {"idle_s": idle_s})))
         active.ending = active.ending or "cut"
         self.active = None
         self.journal.write("RUN_RELEASED", {"run": active.run})
@@ -284,6 +238,14 @@ class Runs:
         """(ending, why) where the journaled windows and looks of an open run speak against the work already."""
         found = harm_shown(record.get("spec"), self.journal.blocks(record["run"]), record.get("looks"))
         return None if found is None else (found.ending, found.reason)
+
+    def reached_look(self, record: dict[str, Any]) -> bool:
+        """Whether so many blocks count that it could be judged: who stops it then has seen something, kept look or not."""
+        try:
+            first = RunSpec.model_validate(record["spec"]).first_look
+        except ValueError:
+            first = FIRST_LOOK
+        return len(counted(understood(self.journal.blocks(record["run"])))) >= first
 
     # -- the record -------------------------------------------------------------------------------------------------
 
@@ -397,13 +359,14 @@ class Runs:
                 # whoever ends it, and as what: what its journal shows already is its ending
                 reason = f"{shown[1]}; it was ended as {ending}" + (f" ({reason})" if reason else "")
                 ending = shown[0]
-            came_at = self._after_all()
-            self.change(
-                run, state="ended", ending=ending, reason=reason, verdict=verdict, ended_at=utc_iso(), came_at=came_at
-            )
+            ended = {"state": "ended", "ending": ending, "reason": reason, "verdict": verdict}
+            reached = self.reached_look(record)
+            self.change(run, **ended, reached_look=reached, ended_at=utc_iso(), came_at=self._after_all())
         if active is not None:
             # Not before its end is kept: one that cannot be is let go with its process, and then ended.
             self.active = None
+            if self.reserved is not None:
+                self.reserved.use()
             self.journal.write("RUN_RELEASED", {"run": run})
         if not ended_before:
             self.journal.write("RUN_ENDED", {"run": run, "ending": ending, "reason": reason}, f"run {run}: {ending}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 from nodes.feeds import feed_payload
 from nodes.jobs import Attempt
 from nodes.meters.cpu import Unreadable
+from policies.refusal import Refused
 from policies.work import CPU
 
 if TYPE_CHECKING:
@@ -60,11 +60,20 @@ class UnderTest:
         """Whether the work under test runs: some unit of it is not held and has written its first phase."""
         return any(a.state == "running" and a.first_phase_mono_s is not None for a in self.attempts(run))
 
+    def runs_or_never_will(self, run: ActiveRun) -> bool:
+        return self.runs(run) or (run.feed_failed and not self.attempts(run) and not self._wait(run))
+
+    def _wait(self, run: ActiveRun) -> bool:
+        view = run.view()
+        return any(view.tests(self._agent.units.of_job(job)) for job in self._agent.jobs.registry.waiting())
+
     def held(self, run: ActiveRun) -> bool:
         """Whether nothing of the work under test can run: each unit is seen held, or gone."""
         return all(a.state == "held" and a.hold_confirmed for a in self.attempts(run))
 
     def why_not_running(self, run: ActiveRun) -> str:
+        if run.feed_why is not None:
+            return run.feed_why
         view = run.view()
         for job in self._agent.jobs.registry.waiting():
             if view.tests(self._agent.units.of_job(job)):
@@ -76,17 +85,42 @@ class UnderTest:
             if attempt.state != "stopping":
                 self._agent.jobs.stop(attempt.attempt_id, why, requeue=attempt.feed_of is None, fault=False)
 
+    def begin_feed(self, run: ActiveRun) -> None:
+        """A new ON: what failed in an earlier one is tried anew."""
+        run.feed_from = max((job.job for job in self._agent.jobs.registry.feeds(run.run, 1)), default=0)
+        run.feed_why, run.feed_failed = None, False
+        self.feed(run)
+
     def feed(self, run: ActiveRun) -> None:
-        """See that a unit of the fed stage is there: one lives or waits, else one is queued."""
+        """See that a unit of the fed stage is there: one lives or waits, else one is queued; none where it failed for good."""
         if any(a.feed_of == run.run and a.state != "stopping" for a in self._agent.jobs.attempts()):
             self._agent.evaluate("tick")
             return
         # Also one that waits to be tried again: else each tick would queue another.
-        if not any(job.feed_of == run.run for job in self._agent.jobs.registry.waiting()):
-            module, stage, payload = feed_payload(self._agent.modules, str(run.spec.feed))
-            with contextlib.suppress(sqlite3.Error):  # a full disk: asked again on the next tick
-                self._agent.jobs.submit(module, stage, payload, feed_of=run.run)
+        if not run.feed_failed and not any(job.feed_of == run.run for job in self._agent.jobs.registry.waiting()):
+            run.feed_why = self._failed_for_good(run)
+            run.feed_failed = run.feed_why is not None
+            if not run.feed_failed:
+                self._queue_feed(run)
         self._agent.evaluate("tick")
+
+    def _queue_feed(self, run: ActiveRun) -> None:
+        try:
+            module, stage, payload = feed_payload(self._agent.modules, str(run.spec.feed))
+            self._agent.jobs.submit(module, stage, payload, feed_of=run.run)
+        except sqlite3.Error:
+            pass  # a full disk: asked again on the next tick
+        except Refused as refused:  # its module is not ready any more: a tick that failed here would judge no rule
+            run.feed_why = f"its feed cannot be queued: {refused.why}"
+
+    def _failed_for_good(self, run: ActiveRun) -> str | None:
+        """Why its feed is not queued again in this ON: the newest failed for good, and none before it had come to an end."""
+        ended = [job for job in self._agent.jobs.registry.feeds(run.run, 2) if job.state == "ended"]
+        if not ended or ended[0].outcome != "failed" or ended[0].job <= run.feed_from:
+            return None
+        if any(job.outcome == "thrown_away" for job in ended[1:]):
+            return None
+        return f"its feed failed for good: {ended[0].reason}"
 
     def end_feed(self, run: str) -> None:
         for attempt in self._agent.jobs.attempts():

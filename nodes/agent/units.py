@@ -67,7 +67,11 @@ class Units:
         )
 
     def uses_gpu(self, module: str, stage: str) -> bool:
-        """Whether the module's work needs a GPU; of one that is gone or broken that cannot be told, so it counts as such."""
+        """Whether the module's work needs a GPU, or was seen on one; of one that is gone or broken that cannot be told, so it
+        counts as such.
+        """
+        if (module, stage) in self._agent.gpus.undeclared:
+            return True
         found = self._agent.modules.get(module)
         return found is None or found.manifest is None or found.manifest.gpu_of(stage).use != "none"
 
@@ -82,5 +86,7 @@ class Units:
 
     def device_work(self, module: str, stage: str) -> bool:
         """Work of a module that is gone or broken counts as device work: the stricter of the two."""
+        if (module, stage) in self._agent.gpus.undeclared:
+            return True
         found = self._agent.modules.get(module)
         return found is None or found.manifest is None or self.is_device(found.manifest.gpu_of(stage).use)

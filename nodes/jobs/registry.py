@@ -35,6 +35,7 @@ _SCHEMA = (
         ended_by TEXT, verdict TEXT, cpu_s REAL, ran_s REAL NOT NULL DEFAULT 0, events TEXT, cgroup TEXT, tree TEXT)""",
     "CREATE INDEX IF NOT EXISTS attempts_open ON attempts(job) WHERE ended_at IS NULL",
     "CREATE INDEX IF NOT EXISTS jobs_open ON jobs(state) WHERE state <> 'ended'",
+    "CREATE INDEX IF NOT EXISTS jobs_fed ON jobs(feed_of) WHERE feed_of IS NOT NULL",
 )
 
 
@@ -174,6 +175,11 @@ class Registry:
         where, values = ("AND state = ?", (state, limit)) if state else ("", (limit,))
         query = f"SELECT {_LIGHT} FROM jobs WHERE stage NOT LIKE 'service:%' {where} ORDER BY job DESC LIMIT ?"
         return [_job(row) for row in self._rows(query, values)]
+
+    def feeds(self, run: str, limit: int) -> list[Job]:
+        """Jobs that feed a run, newest first, as light as in ``jobs``."""
+        rows = self._rows(f"SELECT {_LIGHT} FROM jobs WHERE feed_of = ? ORDER BY job DESC LIMIT ?", (run, limit))
+        return [_job(row) for row in rows]
 
     def workloads(self) -> list[Job]:
         """Those that are started, oldest first."""

@@ -18,14 +18,12 @@ from policies.certificate.model import (
     rule_digest,
     sign,
 )
+from policies.harness.dose import LEAST_OF_DOSE
 from policies.harness.spec import RunSpec
 from policies.refusal import Refused
 from policies.section.models import Rule
 
 __all__ = ["issue"]
-
-# A stage with less than this share of the whole dose was hardly there: nothing was shown about it.
-LEAST_OF_DOSE = 0.1
 
 
 def issue(

@@ -25,6 +25,7 @@ PASSES_WITHIN = timedelta(days=14)
 PASSES_OWED = 2
 NEAR_DUTY = 0.05
 _SAME_DUTY = 1e-9
+_SAME_MARGIN = 1e-9
 
 Record = Mapping[str, Any]
 Work = frozenset[tuple[str, str]]
@@ -35,7 +36,7 @@ class PastRun:
     """What counts of an ended run.
 
     ``stages`` are the (module, stage) pairs under test, ``work`` what was asked for in words. ``looked``: its blocks
-    were judged at least once. ``share`` is the mean metered share over its counted ON windows; None: unknown.
+    were judged at least once, or could have been. ``share`` is the mean metered share over its counted ON windows; None: unknown.
     ``came_at`` tells which of two runs came first, also where the wall clock was set back between them; ``ended_at`` is
     what the wall clock said.
     """
@@ -51,6 +52,7 @@ class PastRun:
     ended_at: datetime
     looked: bool
     demonstration: bool
+    margin: float
     share: float | None = None
     refused_for: str | None = None
 
@@ -73,8 +75,9 @@ class PastRun:
             ending=str(record["ending"]),
             came_at=came_at.astimezone(UTC),
             ended_at=ended_at.astimezone(UTC),
-            looked=bool(record.get("looks", True)),
+            looked=bool(record.get("looks", True)) or bool(record.get("reached_look")),
             demonstration=spec.demonstration or bool((record.get("source") or {}).get("timed")),
+            margin=spec.margin,
             share=_mean_share(record.get("blocks") or ()),
             refused_for=None if record.get("certificate") else record.get("certificate_refused_for"),
         )
@@ -90,6 +93,10 @@ class PastRun:
         if self.ending == PASS:
             return self.refused_for == "verdict"
         return self.ending != "aborted" or self.looked
+
+    def shows_as_much_as(self, other: PastRun) -> bool:
+        """Whether a pass of this is worth one of the other: it allowed no more slowdown, and no demonstration alone counts."""
+        return (other.demonstration or not self.demonstration) and self.margin <= other.margin + _SAME_MARGIN
 
     def same_thing(self, other: PastRun) -> bool:
         """Same rule, work and duty: calling the same stages by another name makes it no other work."""
@@ -118,7 +125,8 @@ def standing(run: PastRun | Record, others: Iterable[PastRun | Record]) -> Stand
     """May the pass ``run`` certify, after ``others`` (in any order; other kinds are left aside, and open runs that were not judged)?
 
     After an ending that counts, the same rule, work and duty needs two passes in a row within 14 days, this one among
-    them. A demonstration pass counts for demonstration certificates only; a failed one counts always.
+    them. A demonstration pass counts for demonstration certificates only, one with a wider margin for none with a narrower; a
+    failed run counts always.
     """
     this = _past(run)
     if not this.passed:
@@ -131,7 +139,7 @@ def standing(run: PastRun | Record, others: Iterable[PastRun | Record]) -> Stand
             continue
         if past.counts and _binds(past, this):
             owed, in_row = past, []
-        elif past.passed and past.same_thing(this) and (this.demonstration or not past.demonstration):
+        elif past.passed and past.same_thing(this) and past.shows_as_much_as(this):
             in_row = [each for each in in_row if _within(each, past)] + [past]
             if len(in_row) >= PASSES_OWED and past is not this:
                 owed = None
@@ -230,15 +238,15 @@ def _past(run: PastRun | Record) -> PastRun:
 
 
 def _ended(runs: Iterable[PastRun | Record]) -> Iterable[PastRun]:
-    """Also an open run that was judged and is no pass, as interrupted where it was driven last: whoever drove it away after a
-    look that did not please, and began another, has not made it undone.
+    """Also an open run that was judged, or could have been, and is no pass, as interrupted where it was driven last: whoever
+    drove it away after what it showed did not please, and began another, has not made it undone.
     """
     for run in runs:
         if isinstance(run, PastRun):
             yield run
         elif run.get("state") == "ended":
             yield PastRun.of(run)
-        elif (looks := run.get("looks")) and not _is_pass(looks[-1]):
+        elif not _is_pass(looks[-1]) if (looks := run.get("looks")) else run.get("reached_look"):
             left_at = run.get("driven_at") or run["started_at"]
             yield PastRun.of({**run, "ending": "interrupted", "ended_at": left_at})
 

@@ -40,6 +40,9 @@ class UnitDose(BaseModel):
     digest: str | None = Field(default=None, description="bundle that the unit was started from")
     model: str | None = Field(default=None, description="model that its payload names; None: it names none")
     share: float | None
+    cores: float = Field(
+        default=1.0, gt=0.0, description="of which it is a share: the cores its stage declares; 1 for a GPU"
+    )
     asked: float | None = None
     unknown_reason: str | None = None
     by_device: dict[str, float] = Field(

@@ -201,8 +201,9 @@ def _patch(monkeypatch: pytest.MonkeyPatch, nights: Nights) -> None:
     """Every clock, process and server that the flows and the agent's verbs would ask."""
     clock, log = nights.clock, logging.getLogger("nights")
     monkeypatch.setenv("COTENANT_HOME", str(nights.home))
-    for place in ("runs", "measure", "verbs"):
+    for place in ("active_run", "measure", "verbs"):
         monkeypatch.setattr(f"nodes.agent.{place}.monotonic_s", lambda: clock.mono_s)
+    for place in ("runs", "measure", "verbs"):
         monkeypatch.setattr(f"nodes.agent.{place}.liveness", lambda who: nights.node.liveness(who))
     for place in ("agent.runs", "agent.measure", "journal"):
         monkeypatch.setattr(f"nodes.{place}.utc_iso", clock.iso)

@@ -220,6 +220,40 @@ def test_work_that_does_not_use_its_duty_is_no_dose(measured: Rig) -> None:
     assert row["on"]["dose"] < 0.08
 
 
+def test_a_feed_that_fails_for_good_ends_its_block_at_once(measured: Rig) -> None:
+    """Its runner says that it will never do; the block is left out without waiting five minutes for it."""
+    rig = measured
+    bundle = rig.home / "never"
+    bundle.mkdir()
+    (bundle / "oarbank-module.toml").write_text(
+        'manifest = 1\n[module]\nid = "dev.example.never"\nversion = "1"\n[requires]\nrunner_protocol = 1\n'
+        '[runner]\nexec = ["python", "-I", "{bundle}/never.py"]\nruntime = { kind = "python" }\n'
+        'capabilities = ["cancellable", "cooperative_pause", "cooperative_throttle"]\n'
+        'stop_grace_s = 5\ngpu = { use = "none" }\n'
+        '[[stages]]\nname = "sit"\ndefault = true\ndeterminism = "none"\ntimeout_s = 600\n'
+        "requires = { resources = { cpu = 1, mem_gb = 0.1 } }\n"
+    )
+    (bundle / "never.py").write_text(
+        "import json, os, sys\n"
+        "if sys.argv[1] == 'doctor':\n"
+        "    said = {'runner_protocol': {'supported': [1]}, 'health': 'healthy', 'capabilities': [], 'attrs': {}, 'checks': []}\n"
+        "    print(json.dumps(said))\n"
+        "    sys.exit(0)\n"
+        "with open(os.path.join(os.environ['OARBANK_WORKDIR'], 'failure.json'), 'w') as file:\n"
+        "    json.dump({'reason': 'bad_input', 'retryable': False, 'detail': 'no'}, file)\n"
+        "sys.exit(2)\n"
+    )
+    (bundle / "conformance.json").write_text(
+        '{"duty_specs": [{"name": "x", "stage": "sit", "duty": 0.3, "window_s": 4, "payload": {}}]}'
+    )
+    assert rig.client.call("module_add", path=str(bundle), _timeout_s=120)["state"] == "ready"
+    rig.begin(work="never/sit", feed="never/sit")
+    row = rig.client.call("run_block", run="run-1", number=1, order="on_first", _timeout_s=120)
+    assert (row["state"], row["reason"], row["reason_arm"]) == ("left_out", "no_dose", "on")
+    assert "failed for good: bad_input" in row["reason_detail"]
+    assert len(rig.client.call("job_list")) == 1
+
+
 def test_a_phase_of_the_rule_leaves_the_block_out_and_holds_the_work(rig: Rig) -> None:
     phases = rig.home / "phases.jsonl"
     phases.write_text('{"event": "upload_end"}\n')

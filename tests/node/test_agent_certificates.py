@@ -201,6 +201,18 @@ def test_repetition_must_not_manufacture_certificates(node: Node) -> None:
     assert node.offer("r3")["attempts_before"], "earlier attempts are named"
 
 
+@pytest.mark.parametrize(("counted", "free"), [(8, False), (7, True)])
+def test_an_abort_of_a_run_that_could_be_judged_is_no_free_try(node: Node, counted: int, free: bool) -> None:
+    """Its eight blocks can be read before anybody keeps a look."""
+    node.run("r1", ratio=0.9, ending="aborted", counted=counted)
+    assert node.agent.runs.record("r1")["looks"] == []
+    node.run("r2")
+    if free:
+        assert node.offer("r2")["run"] == "r2"
+    else:
+        assert "two passes" in node.refused("r2")
+
+
 def test_a_slowdown_revokes_what_was_certified_at_that_duty_or_more(node: Node) -> None:
     node.run("low", duty=0.1, dose=0.1)
     node.run("high", duty=0.3, dose=0.3)
@@ -432,6 +444,53 @@ def test_a_feed_that_waits_to_be_tried_again_is_no_second_one_and_ends_with_its_
     assert [job.job for job in jobs.registry.open_jobs()] == [feed.job]
     node.agent.under_test.end_feed("r1")
     assert jobs.registry.open_jobs() == []
+
+
+@pytest.mark.parametrize(("earlier", "again"), [((), False), (("thrown_away",), True), (("cancelled",), False)])
+def test_a_feed_that_failed_for_good_is_queued_again_at_the_next_on_and_not_before(
+    node: Node, monkeypatch: pytest.MonkeyPatch, earlier: tuple[str, ...], again: bool
+) -> None:
+    """One that came to an end before shows that it can: then a failure is no last word."""
+    asked = RunSpec.model_validate(node.rig.spec(duty=0.2))
+    facts = asyncio.run(node.planner.facts(asked, None)) | {"reviewed_by": "test", "flow_run_id": None}
+    node.agent.runs.begin("r1", asked, own_id(), facts)
+    monkeypatch.setattr(node.agent, "evaluate", lambda how: None)
+    active, jobs = node.agent.runs.active, node.agent.jobs
+    assert active is not None
+    node.agent.under_test.begin_feed(active)
+    for outcome in (*earlier, "failed"):
+        (feed,) = jobs.registry.open_jobs()
+        jobs.registry.change_job(feed.job, state="ended", outcome=outcome, reason="no such model")
+        assert not node.agent.under_test.runs_or_never_will(active), "not before it was looked at"
+        node.agent.under_test.feed(active)
+    assert len(jobs.registry.open_jobs()) == again
+    assert node.agent.under_test.runs_or_never_will(active) is not again
+    if not again:
+        assert node.agent.under_test.why_not_running(active) == "its feed failed for good: no such model"
+        node.agent.under_test.feed(active)
+        assert jobs.registry.open_jobs() == []
+        node.agent.under_test.begin_feed(active)
+        assert len(jobs.registry.open_jobs()) == 1, "the next ON tries it once more"
+
+
+def test_a_feed_whose_module_is_not_ready_any_more_fails_no_tick(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ticks that fail judge no rule, and fleet work would go on beside a program that has just begun."""
+    asked = RunSpec.model_validate(node.rig.spec(duty=0.2))
+    facts = asyncio.run(node.planner.facts(asked, None)) | {"reviewed_by": "test", "flow_run_id": None}
+    node.agent.runs.begin("r1", asked, own_id(), facts)
+    active = node.agent.runs.active
+    assert active is not None
+    active.part = "grant"
+    with monkeypatch.context() as gone:
+        gone.setattr(node.agent.modules, "get", lambda name: None)
+        before_s = node.agent.ticked_s
+        node.agent.tick()
+        assert node.agent.ticked_s > before_s
+        assert "no such module" in node.agent.under_test.why_not_running(active)
+        assert not node.agent.under_test.runs_or_never_will(active), "it may be ready again"
+    node.agent.tick()
+    assert active.feed_why is None
+    assert node.agent.jobs.registry.feeds("r1", 2), "it is queued when the module is there again"
 
 
 def test_a_pass_whose_verdict_crashed_certifies_when_offered_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
+from nodes.agent import active_run
+from nodes.agent import runs as module
 from nodes.agent.runs import ActiveRun, Runs
+from nodes.clock import monotonic_s
 from nodes.identity import own_id
 from nodes.journal import Journal
 from policies.harness.rows import BlockRow
@@ -192,6 +195,56 @@ def test_whoever_goes_on_with_a_run_keeps_the_block_that_could_not_be_kept_yet(
     runs.close_started_blocks("r")
     assert [row.reason for row in runs.blocks("r")] == ["program_died"]
     assert runs.unkept == {}
+
+
+def test_a_run_whose_process_lives_and_asks_for_nothing_is_let_go_and_begun_again_when_it_asks(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flow that hangs: all device work of the node, and the owner's next section, would wait with it for ever."""
+    record = left(runs)
+    spec, start_s = RunSpec.model_validate(record["spec"]), monotonic_s()
+    runs.active = active = ActiveRun("r", spec, own_id())
+
+    def after(passed_s: float) -> ActiveRun | None:
+        monkeypatch.setattr(active_run, "monotonic_s", lambda: start_s + passed_s)
+        return runs.release_if_gone()
+
+    assert after(module.IDLE_AT_MOST_S - 10.0) is None
+    runs.need_active("r")  # it asked
+    active.measuring = 1
+    assert after(5 * module.IDLE_AT_MOST_S) is None, "a block may take as long as it takes"
+    active.measuring, active.asked_s = None, start_s + 5 * module.IDLE_AT_MOST_S
+    active.now.part = "reference"
+    assert after(7 * module.IDLE_AT_MOST_S) is None
+    active.now.part = "idle"
+    assert after(7 * module.IDLE_AT_MOST_S) is active
+    assert runs.active is None
+    assert [entry["code"] for entry in runs.journal.entries()] == ["RUN_HOLDER_IDLE", "RUN_RELEASED"]
+    with pytest.raises(Refused) as refused:
+        runs.need_active("r")
+    assert refused.value.code == "RUN_NOT_HELD", "which its process begins again after"
+    assert runs.record("r")["state"] == "open"
+
+
+def test_a_sweep_whose_process_lives_and_measures_nothing_keeps_no_node(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start_s, record = monotonic_s(), left(runs)
+    runs.reserve("s", own_id())
+
+    def after(passed_s: float) -> bool:
+        monkeypatch.setattr(active_run, "monotonic_s", lambda: start_s + passed_s)
+        runs.release_if_gone()
+        return runs.reserved is not None
+
+    assert after(module.IDLE_AT_MOST_S - 10.0)
+    runs.active = ActiveRun("r", RunSpec.model_validate(record["spec"]), own_id(), measuring=1)
+    assert after(9 * module.IDLE_AT_MOST_S), "a level may take all night"
+    runs.active = None
+    assert after(10 * module.IDLE_AT_MOST_S - 10.0)
+    assert not after(10 * module.IDLE_AT_MOST_S + 1.0)
+    runs.reserve("s", own_id())
+    assert after(10 * module.IDLE_AT_MOST_S + 2.0), "it is kept again when its next level asks"
 
 
 def test_a_block_that_a_full_disk_did_not_take_outlives_the_agent(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:

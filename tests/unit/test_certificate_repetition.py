@@ -89,6 +89,23 @@ def test_an_abort_before_anything_was_judged_costs_nothing() -> None:
     assert may(run(4), run(1, "slowdown"), run(2), run(3, "aborted", looks=[]))
 
 
+def test_whoever_stops_a_run_whose_blocks_could_be_judged_has_seen_them() -> None:
+    """The flow that would have kept the look was ended between the last block and it."""
+    assert not may(run(2), run(1, "aborted", looks=[]) | {"reached_look": True})
+    assert may(run(3), run(1, "aborted", looks=[]) | {"reached_look": True}, run(2))
+    assert not may(run(2), left_open(1, None) | {"reached_look": True})
+    assert may(run(2), left_open(1, PASS) | {"reached_look": True})
+
+
+def test_a_pass_with_a_wider_margin_is_no_pass_of_the_two() -> None:
+    """Else a run that cannot but pass, at a margin of 90 %, would wipe a slowdown away."""
+    failed = run(1, "slowdown", margin=0.02)
+    assert not may(run(3, margin=0.02), failed, run(2, margin=0.9))
+    assert may(run(3, margin=0.02), failed, run(2, margin=0.02))
+    assert may(run(3, margin=0.02), failed, run(2, margin=0.01))
+    assert may(run(4, margin=0.02), failed, run(2, margin=0.02), run(3, margin=0.9)), "it breaks no row either"
+
+
 def test_a_record_that_does_not_say_whether_it_was_judged_counts() -> None:
     unsaid = run(1, "aborted")
     del unsaid["looks"]

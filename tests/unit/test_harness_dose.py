@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.harness.dose import certified_duty, judge_dose
+from policies.harness.rows import BlockRow, UnitDose
 
 
 def test_case_094_work_that_hardly_loads_the_device_is_no_dose() -> None:
@@ -85,3 +86,34 @@ def test_never_more_than_asked_metered_or_one(shares: list[float], duty: float |
     assert certified is not None
     assert 0.0 <= certified <= min(1.0, math.fsum(shares) / len(shares), duty or 1.0) + 1e-9
     assert round(certified * 100) / 100 == certified
+
+
+def of_cores(*units: tuple[str, float, float]) -> list[BlockRow]:
+    """Blocks whose ON windows held these units: (stage, share, cores)."""
+    doses = tuple(
+        UnitDose(attempt=stage, module="m", stage=stage, share=share, cores=cores, by_device={"cpu": share})
+        for stage, share, cores in units
+    )
+    on = window(dose=math.fsum(share for _, share, _ in units), units=doses)
+    return [block(number).model_copy(update={"on": on}) for number in range(1, 9)]
+
+
+@pytest.mark.parametrize(
+    ("units", "duty", "certified"),
+    [
+        ([("a", 0.3, 1.0)], 0.3, 0.3),
+        ([("a", 0.3, 8.0)], 0.3, 0.3),
+        ([("a", 0.2, 4.0), ("b", 0.1, 4.0)], 0.3, 0.3),
+        # 0.9 of one core and 0.1 of eight: 1.7 cores were busy beside the program, and no eight
+        ([("a", 0.9, 1.0), ("b", 0.1, 8.0)], None, 0.21),
+        ([("a", 0.9, 1.0), ("b", 0.12, 8.0)], None, 0.23),
+        ([("a", 0.15, 1.0), ("b", 0.15, 8.0)], 0.3, 0.16),
+        # what was hardly there is not certified, and bounds nothing
+        ([("a", 0.5, 1.0), ("b", 0.01, 8.0)], 0.5, 0.5),
+    ],
+    ids=["one core", "eight", "alike", "at the edge", "uncapped and unlike", "unlike", "hardly there"],
+)
+def test_no_stage_is_certified_for_more_cores_than_the_whole_dose_had(
+    units: list[tuple[str, float, float]], duty: float | None, certified: float
+) -> None:
+    assert certified_duty(of_cores(*units), duty) == certified

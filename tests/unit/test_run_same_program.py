@@ -41,7 +41,7 @@ class Stub:
         self.rows: dict[int, Any] = {}
         self.unkept: dict[str, Any] = {}
         spec = SimpleNamespace(seed=0, rule="trainer")
-        self.active = SimpleNamespace(run="r", spec=spec, measuring=None)
+        self.active = SimpleNamespace(run="r", spec=spec, measuring=None, asks=lambda: None)
         self.runs = self.journal = self
         self.under_test = None
         self.full = 0

@@ -103,3 +103,40 @@ def test_that_a_unit_strayed_is_known_to_the_agents_next_process(tmp_path: Path)
     shares["b"] = (0.0, None)
     assert first.devices_of(one) is None
     assert agent().devices_of(one) is None, "a restarted agent knows it, though it is there no more"
+
+
+def test_work_that_says_it_uses_no_gpu_and_is_seen_on_one_counts_as_work_on_it() -> None:
+    """Nothing would hold it beside a protected program else, and no meter would count it."""
+    told: list[tuple[str, dict[str, Any]]] = []
+    one, other = attempt("1-1"), attempt("2-1")
+    one.job_id, other.job_id, other.stage = 1, 2, "t"
+    trees = {"1-1": [SimpleNamespace(pid=7)], "2-1": [SimpleNamespace(pid=8)]}
+    busy = {7: 0.005}
+    read: list[Any] = []
+    meters = SimpleNamespace(
+        devices=(SimpleNamespace(key="a"),),
+        tick=lambda now_s, protected, units, wait_s: read.append(units),
+        shares=lambda pids, now_s: {"a": (sum(busy.get(pid, 0.0) for pid in pids), None)},
+        unit_share=lambda name: 0.0,
+    )
+    gpus = Gpus(
+        cast(Any, meters),
+        lambda: [one, other],
+        lambda name: [],
+        lambda each: (each.module, each.stage) in gpus.undeclared,
+        note=lambda code, data: told.append((code, data)),
+    )
+    gpus.devices_of = lambda each: frozenset({"a"})  # type: ignore[method-assign]
+    assert gpus.read(0.0, (), cast(Any, trees)) == frozenset()
+    assert set(read[-1]) == {"1-1", "2-1"}
+    assert told == []
+    busy[7] = 0.4
+    assert gpus.read(2.0, (), cast(Any, trees)) == {"a"}
+    assert gpus.undeclared == {("m", "s")}
+    gpus.read(4.0, (), cast(Any, trees))
+    assert [(code, data["attempt"], data["shares"]) for code, data in told] == [
+        ("JOB_GPU_UNDECLARED", "1-1", {"a": 0.4})
+    ]
+    meters.devices = ()
+    gpus.read(6.0, (), cast(Any, trees))
+    assert set(read[-1]) == {"1-1"}, "without a device there is nothing to look for"
