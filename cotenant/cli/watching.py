@@ -53,11 +53,16 @@ def step_words(status: dict[str, Any]) -> str:
 
 def now_words(status: dict[str, Any]) -> str:
     """``block 5 of 12, ON, washout, 38 s left; 4 blocks counted; at most 36 more blocks, about 7.2 h``."""
+    return f"{_timed_step(status)}; {_counts(status)}"
+
+
+def _timed_step(status: dict[str, Any]) -> str:
     now = status.get("now") or {}
     words = step_words(status)
     if now.get("left_s") is not None:
-        words += f", {now['left_s']:.0f} s left"
-    return f"{words}; {_counts(status)}"
+        # A switch is over as soon as the work has switched: what is left of its time is a limit.
+        words += f", {'at most ' if now.get('part') == 'waiting' else ''}{now['left_s']:.0f} s left"
+    return words
 
 
 def _block_of(status: dict[str, Any]) -> str:
@@ -221,8 +226,10 @@ class Watcher:
         self._said_looks = len(status["looks"])
         if self._progress is not None:
             planned = max(_planned(status), status["counted"])
+            # two lines: the seconds of the step come and go without moving what stands under them
+            words = f"{_timed_step(status)}\n{_counts(status)}"
             self._progress.update(
-                self._progress.task_ids[0], completed=status["counted"], total=planned, description=now_words(status)
+                self._progress.task_ids[0], completed=status["counted"], total=planned, description=words
             )
             return
         step = f"{step_words(status)}; {_counts(status)}"
@@ -244,7 +251,7 @@ class Watcher:
         out = console(sys.stderr)
         words = TextColumn("{task.description}", markup=False, table_column=Column(overflow="fold"))
         # no clock: it would count the watching, not the run, beside words that say how much of the run is left
-        self._progress = Progress(SpinnerColumn("line"), BarColumn(bar_width=12), words, console=out)
+        self._progress = Progress(SpinnerColumn("line"), BarColumn(bar_width=8), words, console=out)
         self._progress.add_task("", total=None)
         self.say = lambda line: out.print(line, markup=False)
         return self._progress
