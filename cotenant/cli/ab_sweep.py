@@ -160,7 +160,7 @@ def _started(data: dict[str, Any]) -> list[str]:
 def _follow(in_force: Settings, agent: Agent, fleet: Fleet, data: dict[str, Any]) -> OperationResult:
     """Say each step of each level until the flow run ends."""
     from cotenant.cli.failures import Unreachable
-    from cotenant.cli.watching import step_words
+    from cotenant.cli.watching import line_words
 
     said = ""
     try:
@@ -170,7 +170,7 @@ def _follow(in_force: Settings, agent: Agent, fleet: Fleet, data: dict[str, Any]
             except Unreachable:
                 status = None
             if status is not None:
-                words = f"duty {status['spec']['duty']:g}: {step_words(status)}"
+                words = f"duty {status['spec']['duty']:g}: {line_words(status)}"
                 if words != said:
                     said = words
                     print(words, file=sys.stderr, flush=True)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from cotenant.cli.agents import Agent
 
-__all__ = ["Left", "Watcher", "look_words", "now_words", "step_words"]
+__all__ = ["Left", "Watcher", "line_words", "look_words", "now_words"]
 
 PASS = "no slowdown shown"
 # Parts that last a moment: worth a place on a bar, not a line in a log.
@@ -49,6 +49,11 @@ def step_words(status: dict[str, Any]) -> str:
     if now.get("arm"):
         words.append(now["arm"].upper())
     return ", ".join([*words, part])
+
+
+def line_words(status: dict[str, Any]) -> str:
+    """For a log: changes with the step and the counts, not with the seconds."""
+    return f"{step_words(status)}; {_counts(status)}"
 
 
 def now_words(status: dict[str, Any]) -> str:
@@ -232,7 +237,7 @@ class Watcher:
                 self._progress.task_ids[0], completed=status["counted"], total=planned, description=words
             )
             return
-        step = f"{step_words(status)}; {_counts(status)}"
+        step = line_words(status)
         passing = (status.get("now") or {}).get("part") in PASSING
         if step != self._said_step and not passing:
             self._said_step = step

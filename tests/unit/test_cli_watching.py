@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from cotenant.cli.ab_sweep import _follow
 from cotenant.cli.agents import Agent
 from cotenant.cli.fleet_link import Fleet, server_answers
 from cotenant.cli.watching import Left, Watcher, look_words, now_words
@@ -249,3 +250,22 @@ def test_a_server_that_is_away_has_ended_nothing() -> None:
         url = f"http://127.0.0.1:{server.server_port}/api"
     assert Fleet(url).why_ended("some-id") is None
     assert server_answers(url) is not None
+
+
+def test_a_sweeps_watcher_says_the_level_what_is_counted_and_what_is_left(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = SPEC | {"duty": 0.2}
+    answers = iter([status(0, spec=spec), status(0, left_s=30.0, spec=spec), status(1, spec=spec)])
+    ends = iter([None, None, None, "Completed"])
+    fleet = SimpleNamespace(why_ended=lambda flow_run: next(ends))
+    unknown = Refused("RUN_UNKNOWN", "run", "this node knows no such run", "cotenant protection ab list")
+    data = {"flow_run_id": "f", "sweep": "sweep-1", "node": "local"}
+    with FakeAgent(home, run_status=lambda: next(answers), run_show=unknown).serving():
+        in_force = Settings(home=home, watch_every_s=0.01)
+        _follow(in_force, Agent(in_force, "local"), fleet, data)  # type: ignore[arg-type]
+    assert capsys.readouterr().err.splitlines() == [
+        "duty 0.2: block 1 of 12, ON, window; no block counted yet; at most 40 more blocks, about 8.0 h",
+        "duty 0.2: block 2 of 12, ON, window; 1 block counted; at most 39 more blocks, about 7.8 h",
+        "Completed",
+    ]
