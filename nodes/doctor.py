@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from nodes.jobs.workdir import runner_environment, write_document
+from nodes.jobs.runnerfiles import write_document
+from nodes.jobs.workdir import runner_environment
 from policies.json_text import parse_json
 
 __all__ = ["DoctorReport", "Examined", "run_doctor"]

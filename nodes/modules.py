@@ -21,7 +21,8 @@ from nodes.builds import Builds
 from nodes.bundles import bundle_digest, check_bundle, copy_bundle, python_environment
 from nodes.clock import utc_iso
 from nodes.doctor import DoctorReport, run_doctor
-from nodes.jobs.workdir import platform_name, read_document, write_document
+from nodes.jobs.runnerfiles import read_document, write_document
+from nodes.jobs.workdir import platform_name
 from nodes.uv_environment import EnvironmentFailed, uv_environment
 from policies.manifest import Manifest, ManifestError, parse_manifest
 from policies.refusal import Refused

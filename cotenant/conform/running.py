@@ -28,8 +28,9 @@ from nodes.jobs.cgroup import parents
 from nodes.jobs.guard import Guard
 from nodes.jobs.proctree import ProcSystem, signal_tree
 from nodes.jobs.registry import Job
+from nodes.jobs.runnerfiles import read_document, write_document
 from nodes.jobs.starting import new_attempt, prepare, spawn
-from nodes.jobs.workdir import Outcome, newest_lines, read_document, write_document
+from nodes.jobs.workdir import Outcome, newest_lines
 from nodes.modules import ModuleState, ModuleStore
 from policies.jobs import Stop
 from policies.manifest import Manifest

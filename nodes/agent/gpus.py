@@ -14,7 +14,7 @@ from typing import Any
 from nodes.clock import monotonic_s
 from nodes.identity import ProcessId
 from nodes.jobs import Attempt
-from nodes.jobs.workdir import read_document
+from nodes.jobs.runnerfiles import read_document
 from nodes.meters.device import WAIT_S, DeviceMeters, UnitPids
 from nodes.meters.reading import Unreadable
 from policies.devices import DeviceView, Placement, place

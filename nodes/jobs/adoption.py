@@ -14,7 +14,8 @@ from nodes.jobs.guard import Guard
 from nodes.jobs.lowering import Lowering
 from nodes.jobs.proctree import Proc
 from nodes.jobs.registry import AttemptRow, Job
-from nodes.jobs.workdir import AttemptDir, read_document, told_process
+from nodes.jobs.runnerfiles import read_document
+from nodes.jobs.workdir import AttemptDir, told_process
 from policies.jobs import Stop
 
 __all__ = ["carriers", "reopen", "revive", "sweep"]

@@ -25,9 +25,8 @@ from typing import Any, Literal
 from nodes.clock import utc_now
 from nodes.jobs.lowering import Lowering
 from nodes.jobs.proctree import CLOCK_TICKS
-from nodes.jobs.runnerstart import PAUSED, phase_of
+from nodes.jobs.runnerfiles import PAUSED, phase_of, read_document
 from nodes.jobs.tree import UNKILLABLE_AFTER_S, ProcessTree
-from nodes.jobs.workdir import read_document
 from policies.jobs import Stop
 
 __all__ = ["Attempt", "HoldWay", "hold_way"]
@@ -334,7 +333,7 @@ class Attempt(ProcessTree):
         return True
 
     def _look_for_phase(self, now: float) -> None:
-        found = phase_of(str(self.folder.work / "phase"))
+        found = phase_of(self.folder.work / "phase")
         if found is None or (found[0] == PAUSED and self.first_phase_mono_s is None):
             # a runner that confirms a pause from its start has not begun to work
             self._no_phase_at = now

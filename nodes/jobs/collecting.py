@@ -11,7 +11,7 @@ from nodes.jobs.attempt import Attempt
 from nodes.jobs.guard import Guard
 from nodes.jobs.jobqueue import Journal
 from nodes.jobs.registry import Job, Registry
-from nodes.jobs.workdir import read_document
+from nodes.jobs.runnerfiles import read_document
 
 __all__ = ["Collector"]
 

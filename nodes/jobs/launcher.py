@@ -20,7 +20,6 @@ When the guardian dies, the launcher ends the attempt in order.
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import resource
 import select
@@ -30,27 +29,25 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nodes.jobs import below, cgroup, guardian, proctree, runnerstart
+    from nodes.jobs import below, cgroup, guardian, output, proctree, runnerfiles, runnerstart, unwatched
 else:
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     import below
     import cgroup
     import guardian
+    import output
     import proctree
+    import runnerfiles
     import runnerstart
+    import unwatched
 
     del sys.path[0]
 
 PR_SET_CHILD_SUBREAPER = 36
 SA_NOCLDSTOP = 1
 GO_TIMEOUT_S = 30.0
-LOST_POLL_S = 0.2
-PAUSE_GRACE_S = 2.0
-PAUSE_CHECK_S = 0.5
-# more than this share of a core, measured over PAUSE_CHECK_S, is not a pause
-PAUSE_CPU_MAX = 0.1
-FREEZE_DEADLINE_S = 10.0
 OUTPUT_BYTES = 1 << 20
+LAUNCH_BYTES_MAX = 64 << 20
 
 
 class _SigAction(ctypes.Structure):
@@ -77,9 +74,8 @@ def _hear_only_of_ends() -> None:
 class Launcher:
     def __init__(self, folder: str) -> None:
         self.folder = folder
-        self.told = runnerstart.read_json(os.path.join(folder, "launch.json"))
+        self.told = runnerfiles.read_document(os.path.join(folder, "launch.json"), LAUNCH_BYTES_MAX) or {}
         self.system = proctree.ProcSystem()
-        self.capabilities = set(self.told["capabilities"])
         self.grace_s = float(self.told["stop_grace_s"])
         self.silence_s = float(self.told["silence_s"])
         self.adopt_s = float(self.told["adopt_s"])
@@ -87,25 +83,25 @@ class Launcher:
         assert me is not None
         self.me = me
         self.below = below.Below(self.system, me)
+        self.unwatched = unwatched.Unwatched(
+            self.below,
+            self.told["capabilities"],
+            gpu=bool(self.told.get("gpu", True)),  # of a launch that does not say it, it cannot be told
+            adopt_s=self.adopt_s,
+            phase=os.path.join(self.told["workdir"], "phase"),
+            ask_to_pause=lambda why: self._document(pause=True, reason=why),
+        )
         self.runner: proctree.Proc | None = None
         self.status: int | None = None
         self.ended_by: str | None = None
         self.started_mono = 0.0
         self.last_byte = time.monotonic()
-        self.lost_since: float | None = None
-        self.lost_count = 0
         self.told_to_end: int | None = None
         self.left: list[str] = []
         self.group_cpu_s = 0.0
         self.kill_at: float | None = None
-        self.freeze_until: float | None = None
-        self.pause_sample: tuple[float, int] | None = None
-        self.pause_check_at = 0.0
-        self.paused_ns = 0
-        # of a launch that does not say it, it cannot be told
-        self.gpu = bool(self.told.get("gpu", True))
         self.fifo = -1
-        self.outputs: list[runnerstart.Output] = []
+        self.outputs: list[output.Output] = []
 
     def path(self, name: str) -> str:
         return os.path.join(self.folder, name)
@@ -129,8 +125,8 @@ class Launcher:
         # Before the fork: a nudge must not meet the default action in a child that has not come to its own yet.
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         self.outputs = [
-            runnerstart.Output(self.path("stdout.log"), limit),
-            runnerstart.Output(self.path("stderr.log"), limit),
+            output.Output(self.path("stdout.log"), limit),
+            output.Output(self.path("stderr.log"), limit),
         ]
         self._spawn()
         self._watch(wake_read)
@@ -161,17 +157,15 @@ class Launcher:
     def _tell(self, name: str, proc: proctree.Proc, **more: Any) -> None:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             boot_id = file.read().strip()
-        runnerstart.write_json(
-            self.path(name),
-            {
-                "attempt_id": self.told["attempt_id"],
-                "pid": proc.pid,
-                "start_ticks": proc.start_ticks,
-                "boot_id": boot_id,
-                "mono_s": time.monotonic(),
-                **more,
-            },
-        )
+        document = {
+            "attempt_id": self.told["attempt_id"],
+            "pid": proc.pid,
+            "start_ticks": proc.start_ticks,
+            "boot_id": boot_id,
+            "mono_s": time.monotonic(),
+            **more,
+        }
+        runnerfiles.write_document(self.path(name), document, durable=True)
 
     def _spawn(self) -> None:
         parent = os.getpid()
@@ -181,15 +175,15 @@ class Launcher:
         if pid == 0:
             try:
                 os.close(go_write)
-                outputs = [output.write_fd for output in self.outputs]
+                outputs = [stream.write_fd for stream in self.outputs]
                 runnerstart.become_runner(self.told, outputs, parent, go_read)
             except BaseException as error:
                 os.write(2, f"cannot start {self.told['argv'][0]!r}: {error}\n".encode())
             finally:
                 os._exit(127)
         os.close(go_read)
-        for output in self.outputs:
-            os.close(output.write_fd)
+        for stream in self.outputs:
+            os.close(stream.write_fd)
         self.runner = self.system.stat(pid)
         assert self.runner is not None  # our own child, not reaped yet
         path = self.told.get("cgroup")
@@ -207,11 +201,11 @@ class Launcher:
         while self.status is None:
             poll = select.poll()
             poll.register(wake, select.POLLIN)
-            if self.lost_since is None:
+            if self.unwatched.since_s is None:
                 poll.register(self.fifo, select.POLLIN)
-            for output in self.outputs:
-                if output.read_fd >= 0:
-                    poll.register(output.read_fd, select.POLLIN)
+            for stream in self.outputs:
+                if stream.read_fd >= 0:
+                    poll.register(stream.read_fd, select.POLLIN)
             poll.poll(max(0.0, self._timeout_s()) * 1000.0)
             try:
                 os.read(wake, 4096)
@@ -224,18 +218,14 @@ class Launcher:
 
     def _timeout_s(self) -> float:
         now = time.monotonic()
-        due = [self.last_byte + self.silence_s - now if self.lost_since is None else LOST_POLL_S]
+        due = [self.unwatched.poll_s if self.unwatched.since_s is not None else self.last_byte + self.silence_s - now]
         if self.kill_at is not None:
             due.append(max(self.kill_at - now, 0.05))
-        if self.freeze_until is not None:
-            due.append(0.02)
         return min(due) + 0.001
 
     def _pump(self) -> None:
-        for output in self.outputs:
-            if output.read_fd >= 0 and not output.pump():
-                os.close(output.read_fd)
-                output.read_fd = -1
+        for stream in self.outputs:
+            stream.pump()
 
     def _listen(self) -> None:
         heard = False
@@ -252,39 +242,23 @@ class Launcher:
         now = time.monotonic()
         if heard:
             self.last_byte = now
-            self.lost_since = None
-            self.freeze_until = None
-            self.pause_sample = None
+            self.unwatched.over()
         elif now - self.last_byte > self.silence_s:
             self._lost(f"no byte from the agent in {self.silence_s:g} s")
 
     def _lost(self, why: str) -> None:
-        if self.lost_since is not None:
+        if self.unwatched.since_s is not None:
             return
-        self.lost_since = now = time.monotonic()
-        self.lost_count += 1
+        now = self.unwatched.begin()
         if self.kill_at is not None:
             return
-        if "freeze_ok" in self.capabilities:
-            how = "frozen"
-        elif "cooperative_pause" in self.capabilities:
-            how = "paused"
-        else:
-            how = "ended"
         # act first: a slow disk must not hold the brake back
-        if how == "frozen":
-            self.freeze_until = now + FREEZE_DEADLINE_S
-            self.below.stop()
-        if "cooperative_pause" in self.capabilities:
-            self.paused_ns = self._document(pause=True, reason=why)
-            self.pause_check_at = now + PAUSE_GRACE_S
-            self.pause_sample = None
+        how = self.unwatched.brake(why, now)
         if how == "ended":
             self.end(why)
         try:
-            runnerstart.write_json(
-                self.path("lost.json"), {"count": self.lost_count, "why": why, "how": how, "mono_s": now}
-            )
+            document = {"count": self.unwatched.count, "why": why, "how": how, "mono_s": now}
+            runnerfiles.write_document(self.path("lost.json"), document, durable=True)
         except OSError:
             pass
 
@@ -295,38 +269,8 @@ class Launcher:
             return
         if self.told_to_end is not None:
             self.end(f"the launcher was told to end by signal {self.told_to_end}")
-            return
-        if self.lost_since is None:
-            return
-        if now - self.lost_since > self.adopt_s:
-            self.end(f"no agent took the attempt over in {self.adopt_s:g} s")
-        elif self.freeze_until is not None:
-            self.below.stop()
-            if self.below.at_rest(since_s=now - self.lost_since):
-                self.freeze_until = None
-            elif now > self.freeze_until:
-                self.end("the tree could not be stopped")
-        elif "freeze_ok" not in self.capabilities and now >= self.pause_check_at:
-            self._check_pause(now)
-
-    def _check_pause(self, now: float) -> None:
-        if self.gpu and not self._confirms_pause():
-            # CPU time says nothing of what a GPU still does: unknown is not at rest
-            self.end("paused by document, and it did not confirm that it left the GPU")
-            return
-        used = sum(proc.own_ticks + proc.reaped_ticks for proc in self.below.processes())
-        if self.pause_sample is not None:
-            since, before = self.pause_sample
-            if (used - before) / proctree.CLOCK_TICKS > PAUSE_CPU_MAX * (now - since):
-                self.end("paused by document and still using CPU")
-                return
-        self.pause_sample = (now, used)
-        self.pause_check_at = now + PAUSE_CHECK_S
-
-    def _confirms_pause(self) -> bool:
-        """Whether the runner's phase is ``paused``, written after the document that asks for it."""
-        found = runnerstart.phase_of(os.path.join(self.told["workdir"], "phase"))
-        return found is not None and found[0] == runnerstart.PAUSED and found[1] >= self.paused_ns > 0
+        elif (why := self.unwatched.step(now)) is not None:
+            self.end(why)
 
     def end(self, why: str) -> None:
         """TERM now, KILL after the grace. A stopped runner is continued first, or it could not run its handler."""
@@ -334,7 +278,7 @@ class Launcher:
             return
         self.ended_by = why
         self.kill_at = time.monotonic() + self.grace_s
-        self.freeze_until = None
+        self.unwatched.let_be()
         self._document(stop=True, pause=False, reason=why)
         if self.below.group is not None:
             self.below.group.thaw()
@@ -350,16 +294,11 @@ class Launcher:
         When it was written, by the file system's clock in ns; 0: it could not be.
         """
         path = os.path.join(self.told["workdir"], "control.json")
-        last = runnerstart.read_json(path)
+        last = runnerfiles.read_document(path) or {}
         seq = last.get("seq")
         document = {**last, **change, "seq": (seq if isinstance(seq, int) else 0) + 1}
-        temporary = path + ".launcher.tmp"
         try:
-            with os.fdopen(runnerstart.fresh(temporary), "w", encoding="utf-8") as file:
-                json.dump(document, file)
-                file.flush()
-                written_ns = os.fstat(file.fileno()).st_mtime_ns
-            os.replace(temporary, path)
+            written_ns = runnerfiles.write_document(path, document)
         except OSError:
             return 0
         if self.runner is not None and self.status is None:
@@ -426,7 +365,7 @@ class Launcher:
         deadline = time.monotonic() + self.adopt_s
         while time.monotonic() < deadline:
             try:
-                runnerstart.write_json(self.path("exit.json"), document)
+                runnerfiles.write_document(self.path("exit.json"), document, durable=True)
                 return
             except FileNotFoundError:
                 return  # the attempt's folder is gone: nobody wants to know

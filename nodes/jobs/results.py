@@ -15,7 +15,8 @@ from typing import Any, BinaryIO
 from nodes.clock import utc_iso
 from nodes.jobs.attempt import Attempt
 from nodes.jobs.registry import Job
-from nodes.jobs.workdir import AttemptDir, newest_lines, open_regular
+from nodes.jobs.runnerfiles import open_regular
+from nodes.jobs.workdir import AttemptDir, newest_lines
 from policies.jobs import ExitFacts, Stop, Verdict, backoff_s, judge_exit
 from policies.workloads import is_workload, judge_workload_exit
 

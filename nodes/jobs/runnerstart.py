@@ -3,99 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import resource
 import signal
-import stat
 from typing import Any
 
-__all__ = ["PAUSED", "Output", "become_runner", "fresh", "phase_of", "read_json", "write_json"]
+__all__ = ["become_runner"]
 
 PR_SET_PDEATHSIG = 1
-PAUSED = "paused"
-"""The phase by which a runner says that a pause is in force."""
-
-
-def write_json(path: str, document: dict[str, Any]) -> None:
-    """Whole or not at all, and there after a power cut."""
-    temporary = f"{path}.{os.getpid()}.tmp"
-    with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(document, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def fresh(path: str) -> int:
-    """A new file to write; what stood there (the runner may have put a FIFO or a link) is never written through."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    try:
-        return os.open(path, flags, 0o600)
-    except FileExistsError:
-        os.unlink(path)
-        return os.open(path, flags, 0o600)
-
-
-def read_json(path: str) -> dict[str, Any]:
-    """A JSON object; {} for anything else. A FIFO that a runner put there is not waited for, a link not followed."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            os.close(fd)
-            return {}
-        with os.fdopen(fd, encoding="utf-8") as file:
-            raw = json.load(file)
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return raw if isinstance(raw, dict) else {}
-
-
-def phase_of(path: str) -> tuple[str, int] | None:
-    """What stands in a ``phase`` file, and when it was written (ns, by the file system's clock); None: there is none."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return None
-    info = os.fstat(fd)
-    if not stat.S_ISREG(info.st_mode):
-        os.close(fd)  # a folder would be an error of fdopen's, with the descriptor left open
-        return None
-    with os.fdopen(fd, "rb") as file:
-        return file.read(200).decode("utf-8", "replace").strip(), info.st_mtime_ns
-
-
-class Output:
-    """One of the runner's output streams: the first ``limit`` bytes go to a file, the rest is read and dropped."""
-
-    def __init__(self, path: str, limit: int) -> None:
-        self.read_fd, self.write_fd = os.pipe()
-        os.set_blocking(self.read_fd, False)
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        self._left = limit
-
-    def pump(self) -> bool:
-        """Move what is there; False when every writer has closed."""
-        while True:
-            try:
-                data = os.read(self.read_fd, 65536)
-            except BlockingIOError:
-                return True
-            if not data:
-                return False
-            keep = data[: self._left]
-            self._left -= len(keep)
-            try:
-                if keep:
-                    os.write(self._file, keep)
-            except OSError:
-                # a full disk costs the log, not the attempt
-                self._left = 0
 
 
 def become_runner(told: dict[str, Any], outputs: list[int], parent: int, go: int) -> None:

@@ -19,7 +19,8 @@ from nodes.jobs.guard import Guard
 from nodes.jobs.lowering import Lowering
 from nodes.jobs.registry import Job
 from nodes.jobs.results import give_earlier_events
-from nodes.jobs.workdir import AttemptDir, runner_environment, spec_document, write_document
+from nodes.jobs.runnerfiles import write_document
+from nodes.jobs.workdir import AttemptDir, runner_environment, spec_document
 from policies.manifest import Manifest, Stage
 from policies.workloads import is_workload, workload_name
 

@@ -10,15 +10,14 @@ import hashlib
 import json
 import os
 import platform
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 from nodes.identity import ProcessId
 from nodes.jobs.clearing import remove_tree
-from nodes.jobs.runnerstart import fresh
+from nodes.jobs.runnerfiles import open_regular, read_document, write_document
 from policies.jobs import Failure, parse_failure
 from policies.manifest import PROTOCOL
 
@@ -27,17 +26,13 @@ __all__ = [
     "Outcome",
     "canonical",
     "newest_lines",
-    "open_regular",
     "platform_name",
-    "read_document",
     "runner_environment",
     "spec_document",
     "told_process",
-    "write_document",
 ]
 
 RESULT_BYTES_MAX = 64 << 20
-FAILURE_BYTES_MAX = 1 << 20
 EVENTS_KEPT_BYTES = 64 << 10
 EVENTS_KEPT_LINES = 200
 _MACHINES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
@@ -54,26 +49,6 @@ def canonical(document: Any) -> str:
     return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def write_document(path: Path, document: Mapping[str, Any], *, durable: bool = False) -> None:
-    """Replace a JSON file whole. ``durable`` adds the fsyncs that survive a power cut."""
-    place = os.fspath(path)
-    temporary = f"{place}.{os.getpid()}.tmp"
-    data = json.dumps(document, ensure_ascii=False).encode()
-    with os.fdopen(fresh(temporary), "wb", buffering=0) as file:
-        view = memoryview(data)
-        while view:
-            view = view[file.write(view) :]
-        if durable:
-            os.fsync(file.fileno())
-    os.replace(temporary, place)
-    if durable:
-        folder = os.open(os.path.dirname(place) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)  # the new name, too
-        finally:
-            os.close(folder)
-
-
 def told_process(root: Path, name: str, attempt_id: str) -> tuple[ProcessId, dict[str, Any]] | None:
     """The process that ``launcher.json`` or ``runner.json`` of this attempt names, and the document.
 
@@ -86,34 +61,6 @@ def told_process(root: Path, name: str, attempt_id: str) -> tuple[ProcessId, dic
         return ProcessId.from_dict(told), told
     except (KeyError, TypeError, ValueError):
         return None
-
-
-def open_regular(path: Path) -> BinaryIO | None:
-    """A regular file to read; None for anything else. A FIFO is not waited for, a link not followed."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY)
-    except OSError:
-        return None
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        return None
-    return os.fdopen(fd, "rb")
-
-
-def read_document(path: Path, limit_bytes: int = FAILURE_BYTES_MAX) -> dict[str, Any] | None:
-    """A JSON object from a regular file no larger than ``limit_bytes``; None for anything else."""
-    opened = open_regular(path)
-    if opened is None:
-        return None
-    with opened as file:
-        try:
-            data = file.read(limit_bytes + 1)
-            raw = json.loads(data) if len(data) <= limit_bytes else None
-            # a lone surrogate is JSON, and no text that a row or a path can hold
-            json.dumps(raw, ensure_ascii=False).encode()
-        except (OSError, ValueError, RecursionError):
-            return None
-    return raw if isinstance(raw, dict) else None
 
 
 def newest_lines(path: Path, limit_bytes: int = EVENTS_KEPT_BYTES, limit_lines: int = EVENTS_KEPT_LINES) -> list[str]:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from nodes.jobs.clearing import remove_tree
-from nodes.jobs.runnerstart import phase_of
-from nodes.jobs.workdir import AttemptDir, newest_lines, read_document, write_document
+from nodes.jobs.runnerfiles import phase_of, read_document, write_document
+from nodes.jobs.workdir import AttemptDir, newest_lines
 from tests.node.jobs_rig import Rig, state_of, wait_for
 
 ODD = ("fifo", "dir", "loop", "link:/etc/hostname")

@@ -8,6 +8,7 @@ __all__ = ["JOBS"]
 
 JOURNAL = "nodes/journal.py"
 LAUNCHER = "nodes/jobs/launcher.py"
+UNWATCHED = "nodes/jobs/unwatched.py"
 GUARDIAN = "nodes/jobs/guardian.py"
 ADOPTION = "nodes/jobs/adoption.py"
 GUARD = "nodes/jobs/guard.py"
@@ -105,7 +106,7 @@ JOBS = [
     ),
     Mutant(
         "a pause that is not obeyed is one",
-        LAUNCHER,
+        UNWATCHED,
         "> PAUSE_CPU_MAX * (now - since):",
         "> proctree.CLOCK_TICKS * (now - since):",
         (f"{T_LAUNCHER}::test_a_pause_that_is_not_obeyed_ends_the_attempt",),
