@@ -17,6 +17,7 @@ from nodes.sources import matching
 from nodes.sources.feed import Feed, Phase, Progress
 from nodes.sources.follower import Follower
 from nodes.sources.helper_desk import HelperDesk, Source
+from nodes.sources.polling import Polling
 from nodes.sources.probe import Owner, Probe
 from nodes.sources.programs import ProgramPhase, ProgramPhases
 from nodes.sources.reader import FileReader
@@ -41,16 +42,6 @@ if TYPE_CHECKING:
 
 __all__ = ["SourceHub"]
 
-# Wake-ups that changed no phase, a second in the long run and at once. A source that floods makes the watcher rest, for
-# 20 ms at most, so that thousands of lines a second cost one wake-up for many of them. Phase changes never make it rest.
-IDLE_WAKES_PER_S = 25.0
-IDLE_WAKES_AT_ONCE = 50.0
-MAX_REST_S = 0.02
-# Growth that no event told of, this often in a row, means that the file system gives none.
-UNANNOUNCED = 2
-MAX_SETTLE = 4
-MAX_ASKED = 64
-
 
 class SourceHub:
     """The sources of one section.
@@ -71,8 +62,8 @@ class SourceHub:
         helper_socket: str | None = None,
     ) -> None:
         self._clock = clock
-        self._wall = wall
         self._watch = watch if watch is not None else Watch()
+        self._polling = Polling(self._watch, clock, wall)
         self._helper_socket = helper_socket
         self._owner: Owner | None = None
         self.desk = HelperDesk()
@@ -81,10 +72,6 @@ class SourceHub:
         self._feeds: dict[str, Feed] = {}
         self._progress: dict[str, tuple[Feed, Progress]] = {}
         self._phases: dict[tuple[str, int], tuple[Feed, Phase]] = {}
-        self._asked: dict[tuple[str, bool], list[tuple[Feed, bool]]] = {}
-        self._behind = False
-        self._wakes_left = IDLE_WAKES_AT_ONCE
-        self._woke_at_s = clock()
 
     def fileno(self) -> int:
         """Ready when something may have changed, and when it is time for the 250 ms check."""
@@ -94,6 +81,7 @@ class SourceHub:
         for feed in self._feeds.values():
             feed.follower.close()
         self._feeds.clear()
+        self._polling.take(())
         self._watch.close()
 
     @property
@@ -118,7 +106,7 @@ class SourceHub:
         self._owner = owner
         before, before_progress, before_phases = self._feeds, self._progress, self._phases
         self._feeds, self._progress, self._phases = {}, {}, {}
-        self._asked.clear()
+        self._polling.take(())
 
         def feed_of(file: str) -> tuple[Feed, bool]:
             pattern = matching.expand_home(file, owner_home)
@@ -151,6 +139,7 @@ class SourceHub:
             {(rule, "progress", 0): _asks_helper(feed) for rule, (feed, _) in self._progress.items()}
             | {(rule, "phase", index): _asks_helper(feed) for (rule, index), (feed, _) in self._phases.items()}
         )
+        self._polling.take(self._feeds.values())
         self.poll("tick")
 
     def _follower(self, pattern: str, owner: Owner) -> Follower:
@@ -197,102 +186,10 @@ class SourceHub:
     def poll(self, how: How) -> list[PhaseUpdate]:
         """Reads what may have changed ("event"), or everything ("poll", "tick"); the phase changes in their order."""
         if how == "event":
-            updates = self._poll_events()
-            if not updates:
-                self._rest()
-            return updates
+            return self._polling.event()
         for probe in self._probes.values():
             probe.poll(self._clock())
-        announced, _ = self._watch.changed()
-        expired = self.desk.expire(self._clock())
-        return expired + self._read([(feed, True) for feed in self._feeds.values()], how, announced)
-
-    def _poll_events(self) -> list[PhaseUpdate]:
-        paths, everything = self._watch.changed()
-        todo = self._concerned(paths, everything)
-        updates = self._read(todo, "event", paths)
-        if everything:
-            rest = [(feed, True) for feed in self._feeds.values() if all(feed is not done for done, _ in todo)]
-            updates += self._read(rest, "poll", paths)
-        return updates
-
-    def _concerned(self, paths: dict[str, bool], everything: bool) -> list[tuple[Feed, bool]]:
-        """The feeds to read, and which of them may follow another file now."""
-        if len(paths) == 1 and not everything and not self._behind:
-            # one known file grew: by far the most frequent, and between a phase's line and the pause
-            event = next(iter(paths.items()))
-            if event not in self._asked:
-                if len(self._asked) >= MAX_ASKED:  # a neighbour that makes files without end
-                    self._asked.clear()
-                self._asked[event] = self._touched(paths, everything)
-            return self._asked[event]
-        return self._touched(paths, everything)
-
-    def _touched(self, paths: dict[str, bool], everything: bool) -> list[tuple[Feed, bool]]:
-        todo: list[tuple[Feed, bool]] = []
-        for feed in self._feeds.values():
-            rescan = concerned = False
-            for path, other_file in paths.items():
-                touched, again = feed.touched(path, other_file)
-                concerned |= touched
-                rescan |= again
-            if concerned or (feed.behind and not everything):
-                todo.append((feed, rescan))
-        return todo
-
-    def _read(self, todo: list[tuple[Feed, bool]], how: How, announced: dict[str, bool]) -> list[PhaseUpdate]:
-        updates: list[PhaseUpdate] = []
-        rescanned: list[Feed] = []
-        behind = False
-        for feed, rescan in todo:
-            found, reading = feed.read(self._clock(), self._wall(), how, rescan=rescan)
-            updates += found
-            behind |= reading.behind
-            if rescan:
-                rescanned.append(feed)
-            if how != "event" and not reading.behind:
-                self._heed(feed, bool(reading.records), announced)
-            elif reading.records:
-                feed.unannounced = 0
-        for _ in range(MAX_SETTLE):
-            # a directory that is watched from now on may have got a file just before
-            if not rescanned or not self._watch_dirs():
-                break
-            for feed in rescanned:
-                found, reading = feed.read(self._clock(), self._wall(), how, rescan=True)
-                updates += found
-                behind |= reading.behind
-        if rescanned:
-            self._asked.clear()  # a feed may follow another file, or look elsewhere
-        self._behind = any(feed.behind for feed in self._feeds.values())
-        if behind:
-            self._watch.wake_soon()
-        return updates
-
-    def _watch_dirs(self) -> bool:
-        dirs = {path for feed in self._feeds.values() for path in feed.follower.dirs}
-        return self._watch.set_dirs(dirs)
-
-    def _heed(self, feed: Feed, grew: bool, announced: dict[str, bool]) -> None:
-        """Notices files that grow without events (network, overlay and bind mounts)."""
-        if not grew:
-            return
-        told = any(feed.touched(path, other)[0] for path, other in announced.items())
-        if not told and self._watch.how(feed.follower.dirs) == "inotify":
-            late, _ = self._watch.changed()  # written between the drain and the look
-            told = any(feed.touched(path, other)[0] for path, other in late.items())
-            announced.update(late)
-        feed.unannounced = 0 if told else feed.unannounced + 1
-        self._watch.set_muted(any(other.unannounced >= UNANNOUNCED for other in self._feeds.values()))
-
-    def _rest(self) -> None:
-        now_s = self._clock()
-        earned = IDLE_WAKES_PER_S * (now_s - self._woke_at_s)
-        self._woke_at_s = now_s
-        self._wakes_left = min(IDLE_WAKES_AT_ONCE, self._wakes_left + earned) - 1.0
-        if self._wakes_left < 0.0:
-            self._watch.rest(min(MAX_REST_S, -self._wakes_left / IDLE_WAKES_PER_S))
-            self._wakes_left = max(self._wakes_left, -IDLE_WAKES_PER_S * MAX_REST_S)
+        return self.desk.expire(self._clock()) + self._polling.all(how)
 
     # -- what is asked
 
@@ -310,12 +207,9 @@ class SourceHub:
         return replace(
             view,
             track=helped.track,
-            readable=row.readable,
             why=why,
-            code="" if row.readable else "PROTECTION_SOURCE_UNREADABLE",
-            remedy="" if row.readable else "see that the file is there and that its owner may read it",
             counts=row.counts,
-            reader="helper",
+            **_as_helped(row),
         )
 
     def readable(self, rule_id: str) -> bool:
@@ -341,11 +235,8 @@ class SourceHub:
         return replace(
             view,
             state=row.state if row.readable else "on",
-            readable=row.readable,
             why=row.why,
-            code="" if row.readable else "PROTECTION_SOURCE_UNREADABLE",
-            remedy="" if row.readable else "see that the file is there and that its owner may read it",
-            reader="helper",
+            **_as_helped(row),
         )
 
     def source_of(
@@ -408,6 +299,16 @@ class SourceHub:
             "damage": feed.follower.damage,
             "skipped": meaning.skipped.as_dict(),
         }
+
+
+def _as_helped(row: Row) -> dict[str, Any]:
+    """What the session helper's word on a source makes of its view."""
+    return {
+        "readable": row.readable,
+        "code": "" if row.readable else "PROTECTION_SOURCE_UNREADABLE",
+        "remedy": "" if row.readable else "see that the file is there and that its owner may read it",
+        "reader": "helper",
+    }
 
 
 def _asks_helper(feed: Feed) -> Source:
