@@ -17,12 +17,18 @@ from tests.mutants.runner import Tree, run
 
 
 def main(words: list[str]) -> int:
+    if any(word.startswith("-") for word in words):
+        print(f"{__doc__}\nSubjects: {', '.join(SUBJECTS)}.")
+        return 0 if words in (["-h"], ["--help"]) else 2
     chosen = [
         mutant
         for subject, mutants in SUBJECTS.items()
         for mutant in mutants
         if not words or subject in words or any(word in mutant.name for word in words)
     ]
+    if not chosen:
+        print(f"no mutant has {' or '.join(words)} in its name; subjects: {', '.join(SUBJECTS)}", file=sys.stderr)
+        return 2
     with (
         tempfile.TemporaryDirectory(prefix="cotenant-mutants-") as folder,
         contextlib.closing(Tree(Path(folder))) as tree,

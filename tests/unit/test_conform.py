@@ -255,6 +255,13 @@ def test_the_end_after_a_stop(
     assert judge.ended(seconds, 5.0, code, signal, transient)[0] == verdict
 
 
+def test_a_runner_that_had_to_be_killed_is_told_so_and_not_of_an_exit_code_it_never_had() -> None:
+    verdict, said = judge.ended(5.0, 5.0, None, 9, True)
+    assert verdict == "FAIL"
+    assert "signal 9, not by itself" in said
+    assert "exit" not in said
+
+
 @pytest.mark.parametrize(
     ("before", "held", "verdict"),
     [

@@ -161,7 +161,7 @@ CONFORMANCE = [
         JUDGE,
         "    if signal is not None:\n        return",
         "    if False:\n        return",
-        (f"{UNIT}::test_the_end_after_a_stop",),
+        (f"{UNIT}::test_a_runner_that_had_to_be_killed_is_told_so_and_not_of_an_exit_code_it_never_had",),
     ),
     Mutant(
         "a pause is any use of CPU",
