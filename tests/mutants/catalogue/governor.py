@@ -135,8 +135,8 @@ GOVERNOR = [
     Mutant(
         "a share that cannot be read is none",
         COMPLIANCE,
-        '    """Update the unit\'s record in place; the entries."""\n    duty, share = sample.duty or 0.0, _share(sample)\n',
-        '    """Update the unit\'s record in place; the entries."""\n    duty, share = sample.duty or 0.0, _share(sample) or 0.0\n',
+        "    duty, share = sample.duty or 0.0, _share(sample)\n    before = records",
+        "    duty, share = sample.duty or 0.0, _share(sample) or 0.0\n    before = records",
         (f"{T_COMPLIANCE}::test_an_unreadable_unit_is_held_until_it_reads",),
         quick=True,
     ),
