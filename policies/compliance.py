@@ -216,7 +216,7 @@ def _take_over(records: dict[str, Record], there: Collection[str], sample: Sampl
 def _judge_unit(
     records: dict[str, Record], distrusted: dict[str, float], sample: Sample, now_s: float, *, first: bool
 ) -> tuple[Entry, ...]:
-    """Update the unit's record in place; the entries. ``first``: it was not seen before."""
+    """Update the unit's record in place; the entries."""
     duty, share = sample.duty or 0.0, _share(sample)
     before = records.get(sample.unit)
     record = replace(before or Record(duty, now_s), duty=duty, seen_s=now_s, module=sample.module)

@@ -18,6 +18,20 @@ T_REPETITION = "tests/unit/test_certificate_repetition.py"
 
 CERTIFICATES = [
     Mutant(
+        "a pass is worth one with a narrower margin",
+        REPETITION,
+        " and self.margin <= other.margin + _SAME_MARGIN",
+        "",
+        (f"{T_REPETITION}::test_a_pass_with_a_wider_margin_is_no_pass_of_the_two",),
+    ),
+    Mutant(
+        "a run is judged by nobody until a look of it is kept",
+        REPETITION,
+        ' or bool(record.get("reached_look"))',
+        "",
+        (f"{T_REPETITION}::test_whoever_stops_a_run_whose_blocks_could_be_judged_has_seen_them",),
+    ),
+    Mutant(
         "work is covered wherever the program is",
         COVERAGE,
         "    if beside is None or not beside <= set(certificate.devices or ()):",

@@ -141,6 +141,13 @@ GOVERNOR = [
         quick=True,
     ),
     Mutant(
+        "what a unit owed ends with it",
+        COMPLIANCE,
+        "            _take_over(records, there, sample, now_s)\n",
+        "            pass\n",
+        (f"{T_COMPLIANCE}::test_ending_while_held_and_beginning_anew_ends_no_hold_and_wipes_no_overrun_away",),
+    ),
+    Mutant(
         "overruns add up for ever",
         COMPLIANCE,
         "times = (*(at_s for at_s in record.times if now_s - at_s < HOUR_S), now_s)",
