@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -345,6 +346,15 @@ def test_a_fixture_that_cannot_be_used_is_named(tmp_path: Path, manifest: Manife
         read_goldens(tmp_path, manifest)
 
 
+def test_a_fixture_outside_the_bundle_is_none(tmp_path: Path, manifest: Manifest) -> None:
+    bundle = tmp_path / "bundle"
+    bundle.mkdir()
+    (tmp_path / "g.json").write_text('{"stage": "s", "payload": 1, "result": {}}')
+    (bundle / "g.json").symlink_to(tmp_path / "g.json")
+    with pytest.raises(GoldenError, match="leaves the bundle"):
+        read_goldens(bundle, manifest)
+
+
 GOOD = {"name": "n", "stage": "s", "duty": 0.3, "window_s": 4, "payload": {}}
 
 
@@ -384,11 +394,14 @@ def test_the_watch_sees_writes_outside_and_lets_them_happen(tmp_path: Path) -> N
     mine, other = tmp_path / "mine", tmp_path / "other"
     mine.mkdir()
     other.mkdir()
+    shared = f"/dev/shm/cotenant-test-{os.getpid()}"
     (mine / "link").symlink_to(other / "through")
     code = (
         f"import os; os.chdir({str(mine)!r}); open('a', 'w').close(); os.rename('a', 'b'); os.makedirs('c/d')\n"
         f"open({str(other / 'e')!r}, 'w').close(); os.rename('b', '../other/f'); open('link', 'w').close()\n"
         "open('/dev/null', 'w').close(); open('/proc/self/comm', 'w').close(); open('../other/e').close()\n"
+        f"os.makedirs({str(other)!r}, exist_ok=True); os.mkdir({str(other / 'g')!r})\n"
+        f"open({shared!r}, 'w').close(); os.unlink({shared!r})\n"
     )
     watch = Watch([mine])
     watch.start()
@@ -399,5 +412,18 @@ def test_the_watch_sees_writes_outside_and_lets_them_happen(tmp_path: Path) -> N
         pytest.skip(watch.unwatched)
     assert {name: (other / name).exists() for name in "ef"} == {"e": True, "f": True}
     seen = {item.partition(" ")[2] for item in watch.outside}
-    assert seen == {str(other / "e"), str(other / "f"), str(mine / "link")}
+    assert seen == {str(other / "e"), str(other / "f"), str(mine / "link"), str(other / "g"), shared}
     assert watch.detached == []
+
+
+def test_the_watch_sees_a_session_that_is_begun(tmp_path: Path) -> None:
+    from cotenant.conform.writes import Watch
+
+    watch = Watch([tmp_path])
+    watch.start()
+    code = "import os\nif os.fork() == 0:\n    os.setsid()\n    os._exit(0)\nos.wait()"
+    subprocess.run(watch.wrap([sys.executable, "-c", code]), timeout=120, check=True)
+    watch.close()
+    if watch.unwatched is not None:
+        pytest.skip(watch.unwatched)
+    assert [told.partition(") ")[2] for told in watch.detached] == ["began a session of its own"]

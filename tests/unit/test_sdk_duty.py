@@ -202,6 +202,47 @@ def test_duty_0_waits_for_one_above_0() -> None:
     thread.join(60)
 
 
+def test_threads_that_idle_at_once_idle_once_and_from_the_first() -> None:
+    governor = Duty(None)
+    governor.set(0.0)
+
+    def work() -> None:
+        with governor.unit():
+            pass
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(2)]
+    begun = real_time.monotonic()
+    threads[0].start()
+    while not governor.idle_s:
+        real_time.sleep(0.01)
+    first = real_time.monotonic()
+    real_time.sleep(0.3)
+    threads[1].start()
+    real_time.sleep(0.3)
+    since_first_s = real_time.monotonic() - first
+    assert governor.idle_s >= since_first_s
+    governor.set(1.0)
+    for thread in threads:
+        thread.join(60)
+    assert since_first_s <= governor.idle_s <= real_time.monotonic() - begun
+
+
+def test_the_stage_declares_how_many_cores_a_duty_of_1_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent's meter divides by the same: ``resources.cpu`` of ``spec.json``."""
+    clock = Clock()
+    governed(clock, "cpu", 0.5, monkeypatch)  # for the clock
+    for cpu, share in ((2, 0.5), (0.5, 0.5), ("many", 0.5)):
+        (tmp_path / "spec.json").write_text(json.dumps({"resources": {"cpu": cpu}}))
+        ctl = SimpleNamespace(workdir=str(tmp_path), gpu_duty=0.5, safe_point=lambda: None)
+        governor = Duty(ctl, device="cpu")  # type: ignore[arg-type]
+        cores = cpu if isinstance(cpu, (int, float)) else 1.0
+        begin, used = clock.now, clock.cpu
+        for _ in range(200):
+            with governor.unit():
+                clock.work(0.01, 0.01 * cores)
+        assert (clock.cpu - used) / cores / (clock.now - begin) == pytest.approx(share, abs=0.02), cpu
+
+
 def test_units_of_several_threads_are_counted_once() -> None:
     governor = Duty(None)
     governor.set(0.5)
@@ -269,7 +310,7 @@ def test_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines
     for line in lines:
         assert {"type", "name", "value", "duty", "device", "t"} == set(line)
-        assert (line["type"], line["name"], line["device"]) == ("metric", "gpu_duty", "cpu")
+        assert (line["type"], line["name"], line["device"], line["duty"]) == ("metric", "gpu_duty", "cpu", 0.5)
 
 
 def test_a_device_that_is_in_use_all_the_time_is_reported_as_whole(
