@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from cotenant.cli.result import Exit, OperationError, OperationResult
-from cotenant.demo import DUTY, HONEST, NODE, WHY_MARGIN, Demo, StepFailed, section_text
+from cotenant.demo import DUTY, HONEST, WHY_MARGIN, Demo, section_text
 from cotenant.demo_model import MODEL, model_file, wheels
+from cotenant.demo_stage import NODE, StepFailed
 
 __all__ = ["LlmDemo"]
 
@@ -186,9 +187,7 @@ class LlmDemo(Demo):
         since, said_s, alone = time.monotonic(), -SAY_EVERY_S, False
         job_since_s: float | None = None
         while True:
-            self.check_trainer()
-            if self._supervisor is not None:
-                self._supervisor.look()
+            self.look()
             status = store.batch_status(engine, batch)
             assert status is not None
             jobs = self.agent().ask("job_list", limit=5)
