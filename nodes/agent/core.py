@@ -91,7 +91,7 @@ class Agent:
         self.gpus = Gpus(
             meters, self.jobs.attempts, self.jobs.tree, lambda a: uses_gpu(a.module, a.stage), note=self._note
         )
-        self.observer.devices, self.observer.read_devices = meters, self.gpus.read
+        self.observer.on_device.meters, self.observer.read_devices = meters, self.gpus.read
         self.shares: dict[str, float | Unreadable] = {}
         self.ended_unread: list[tuple[Attempt, float]] = []
         self._had_share: set[str] = set()
@@ -370,7 +370,7 @@ class Agent:
 
         A tick earlier counts as well: what is read at a tick is of the time since the one before, and a short window holds few.
         """
-        return self.observer.seen_on(rule, since_s - self.tick_s)
+        return self.observer.on_device.seen_on(rule, since_s - self.tick_s)
 
     # -- pulses -----------------------------------------------------------------------------------------------------
 

@@ -8,27 +8,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from nodes.agent.device_uses import DeviceUses
 from nodes.agent.harm import FleetNow, HarmWatch
 from nodes.agent.memory_watch import MemoryWatch
 from nodes.agent.phases import Phases
-from nodes.agent.program_use import CpuUse, WantedCores, footprint_bytes, held_bytes
-from nodes.capacity import usable_cores
+from nodes.agent.program_use import footprint_bytes, held_bytes
 from nodes.clock import monotonic_s
 from nodes.identity import ProcessId
 from nodes.journal import Journal
-from nodes.meters.device import DeviceMeters
-from nodes.meters.reading import Unreadable
 from nodes.power import power_source
 from nodes.processes import ProcessTable
 from nodes.sources.hub import SourceHub
 from policies.caps import Caps, Reserve, caps_of, reserve_of
 from policies.condition import ProgramUse, condition_holds, enter_after_s, needs
-from policies.devices import DeviceUse, UseState, device_use, step_use, used_since
 from policies.rules import Group, ProcInfo, RuleEvent, RuleState, Verdicts, expand_home, groups, start_rule, step_rule
 from policies.section import Rule, Section, timing
 from policies.section.models import Timing
 from policies.views import NodeView, RuleView, RunView
-from policies.work import CPU
 
 __all__ = ["Observer"]
 
@@ -49,12 +45,11 @@ class Observer:
         self.journal = journal
         self.hub = hub
         self.table = ProcessTable()
+        self.on_device = DeviceUses(self.table)
         self.power = power_source()
         self.memory = MemoryWatch(journal)
         self._groups: dict[str, Group] = {}
         self._states: dict[str, RuleState] = {}
-        self._use: dict[str, CpuUse] = {}
-        self._wanted: dict[str, WantedCores] = {}
         self.phases = Phases(journal, hub)
         self._sources_ok: dict[str, bool] = {}
         self.home = str(Path.home())
@@ -65,15 +60,12 @@ class Observer:
         self._verdicts = Verdicts()
         self._matched: tuple[Mapping[int, ProcInfo], tuple[Rule, ...]] | None = None
         self._limits: dict[tuple[str, int | None], tuple[Caps, Reserve]] = {}
-        self.harm = HarmWatch(journal, hub, self._device_share)
+        self.harm = HarmWatch(journal, hub, lambda _rule, found: self.on_device.share(found, monotonic_s()))
         self.fleet_now = FleetNow()
         self.programs_hold_bytes = 0
-        self.devices: DeviceMeters | None = None
         self.read_devices: DeviceReader | None = None
-        self._fleet_on: Collection[str] | None = None
         self._refreshed_s: float | None = None
         self.stale_after_s = STALE_AFTER_S
-        self._device_use_of: dict[str, UseState] = {}
 
     def configure(self, section: Section) -> None:
         """A new section: rules that stay keep their timing; the rest starts anew, protected at once where it runs."""
@@ -86,14 +78,8 @@ class Observer:
         # A rule that changed is another rule: what it protects now is judged from the start. So is one whose ``~`` is now
         # another home, and with another duty device every rule: what was read of the one says nothing of the other.
         kept = {rule.id for rule in self._rules if before.get(rule.id) == rule and not other_device}
-        for table in (
-            self._states,
-            self._use,
-            self._wanted,
-            self._device_use_of,
-            self._groups,
-            self._sources_ok,
-        ):
+        self.on_device.configure(kept, on_cpu=section.node.duty_device == "cpu")
+        for table in (self._states, self._groups, self._sources_ok):
             for name in [name for name in table if name not in kept]:
                 del table[name]
         self._timing = {rule.id: timing(rule, section.node.defaults) for rule in section.rules}
@@ -113,10 +99,9 @@ class Observer:
         protected = (self._roots(rule.id)[:ROOTS_CLOSELY] for rule in self._rules if not rule.ignore)
         self.table.refresh(now_s, [proc.pid for roots in protected for proc in roots])
         self._match({who.pid for tree in trees.values() for who in tree} | {os.getpid()})
-        if self.read_devices is not None:
-            self._fleet_on = self.read_devices(now_s, self._metered_pids(), trees)
+        fleet_on = None if self.read_devices is None else self.read_devices(now_s, self._metered_pids(), trees)
         for rule in self._rules:
-            self._read_use(rule, self._groups[rule.id], now_s)
+            self.on_device.read(rule.id, self._groups[rule.id], now_s, fleet_on)
             self._step_rule(rule, self._groups[rule.id], now_s)
             self._say_source(rule)
         self._step_harm(now_s)
@@ -163,53 +148,32 @@ class Observer:
         cores, footprint, share = needs(rule.active_when) if found.present else (False, False, False)
         pids = [p.pid for p in found.holding]
         # beside fleet work too little may be starvation: then what it uses is unknown, and unknown holds
-        told = share and not self._gpu_use(rule.id, now_s).doubted
+        told = share and not self.on_device.gpus(rule.id, now_s).doubted
         use = ProgramUse(
             self.table.cpu_cores_used(pids, now_s) if cores else None,
             footprint_bytes(pids) if footprint else None,
-            self._device_use(found, now_s) if told else None,
+            self.on_device.busy(found, now_s) if told else None,
         )
         if condition_holds(rule, found.present, use) or not (cores or share):
             return condition_holds(rule, found.present, use)
         # A program that fleet work starves uses too little of the CPU to be seen: what it waited for counts as well.
-        wanted = self._wanted_cores(rule, found, now_s) or 0.0
-        on_cpu = self._section.node.duty_device == "cpu"
+        wanted = self.on_device.wanted_cores(rule.id, found, now_s) or 0.0
         return condition_holds(
             rule,
             found.present,
             replace(
                 use,
                 cores=max(use.cores or 0.0, wanted),
-                device_share=max(use.device_share or 0.0, wanted) if on_cpu else use.device_share,
+                device_share=max(use.device_share or 0.0, wanted) if self.on_device.on_cpu else use.device_share,
             ),
         )
 
-    def _wanted_cores(self, rule: Rule, found: Group, now_s: float) -> float | None:
-        program = ((p.pid, p.start_ticks or 0) for p in found.holding)
-        return self._wanted.setdefault(rule.id, WantedCores()).read(program, now_s)
-
-    def _device_use(self, found: Group, now_s: float) -> float | None:
-        """How busy the program keeps the duty device: of a GPU the share of its time, of the CPU the cores that it uses."""
-        if self._section.node.duty_device == "cpu":
-            return self.table.cpu_cores_used([p.pid for p in found.holding], now_s)
-        if self.devices is None:
-            return None
-        share = self.devices.share([p.pid for p in found.holding], now_s)
-        return None if isinstance(share, Unreadable) else share
-
     def _metered_pids(self) -> set[int]:
         """Processes whose GPU time is of interest: of every rule, where the GPU is what a duty counts on."""
-        if self._section.node.duty_device != "gpu":
+        if self.on_device.on_cpu:
             return set()
         rules = (rule for rule in self._rules if not rule.ignore)
         return {proc.pid for rule in rules for proc in self._groups[rule.id].holding}
-
-    def _device_share(self, _rule: Rule, found: Group) -> float | None:
-        """The program's share of the whole duty device, for ``gpu_share``."""
-        use = self._device_use(found, monotonic_s())
-        if use is None or self._section.node.duty_device != "cpu":
-            return use
-        return min(1.0, use / usable_cores())
 
     def _step_harm(self, now_s: float) -> None:
         if self._section.node.mode == "fleet_first":
@@ -228,19 +192,6 @@ class Observer:
             if reserve.mem_bytes and self._states[rule.id].active:
                 total += min(reserve.mem_bytes, held_bytes(self._groups[rule.id].members))
         self.programs_hold_bytes = int(total)
-
-    def _read_use(self, rule: Rule, found: Group, now_s: float) -> None:
-        """More than 5 % of a GPU's time; with the CPU as duty device more than 5 % of a core."""
-        if self._section.node.duty_device == "gpu":
-            shares = {} if self.devices is None else self.devices.shares([p.pid for p in found.holding], now_s)
-            self._device_use_of[rule.id] = step_use(
-                self._device_use_of.get(rule.id, UseState()), shares, now_s, self._fleet_on
-            )
-            return
-        cores = self.table.cpu_cores_used([p.pid for p in found.holding], now_s)
-        program = ((p.pid, p.start_ticks or 0) for p in found.holding)
-        wanted = self._wanted.setdefault(rule.id, WantedCores())
-        self._use.setdefault(rule.id, CpuUse(wanted)).read(cores, program, now_s)
 
     def _say_source(self, rule: Rule) -> None:
         if not self.hub.has_progress(rule.id):
@@ -282,9 +233,9 @@ class Observer:
                     # A rule that was never judged counts as holding.
                     active=state is None or state.active,
                     holding=state is None or state.holds,
-                    uses_device=self._uses_device(rule.id, now_s),
-                    device_doubt=self._gpu_use(rule.id, now_s).why,
-                    devices=self._gpu_use(rule.id, now_s).devices,
+                    uses_device=self.on_device.uses(rule.id, now_s),
+                    device_doubt=self.on_device.gpus(rule.id, now_s).why,
+                    devices=self.on_device.gpus(rule.id, now_s).devices,
                     protects_progress="progress_rate" in metrics,
                     protects_share="gpu_share" in metrics,
                     protects_stall="cpu_stall" in metrics,
@@ -323,25 +274,6 @@ class Observer:
             why = f"the programs and the machine were not looked at {ago}: the agent's ticks are late or fail"
             return {"admits": False, "admits_why": why, "admits_code": "AGENT_BLIND", "fresh": False}
         return {"admits": self.memory.admits, "admits_why": self.memory.why}
-
-    def _gpu_use(self, rule: str, now_s: float) -> DeviceUse:
-        """Which GPUs the program uses, or may use. With the CPU as duty device nothing is known of any."""
-        if self._section.node.duty_device != "gpu":
-            return DeviceUse(None)
-        return device_use(self._device_use_of.get(rule, UseState()), now_s)
-
-    def _uses_device(self, rule: str, now_s: float) -> bool | None:
-        if self._section.node.duty_device == "gpu":
-            return self._gpu_use(rule, now_s).uses
-        use = self._use.get(rule)
-        return None if use is None else use.now(now_s)
-
-    def seen_on(self, rule: str, since_s: float) -> frozenset[str]:
-        """The devices that the program was seen to use at some time since then; "cpu" where that is the duty device."""
-        if self._section.node.duty_device == "gpu":
-            return used_since(self._device_use_of.get(rule, UseState()), since_s)
-        use = self._use.get(rule)
-        return frozenset({CPU}) if use is not None and use.since(since_s) else frozenset()
 
     # -- for a run --------------------------------------------------------------------------------------------------
 
@@ -398,9 +330,9 @@ class Observer:
                 "resumes_in_s": None if state.resume_at_s is None else max(0.0, state.resume_at_s - now_s),
                 "processes": self.processes(rule.id),
                 "unreadable": len(self._groups[rule.id].unreadable),
-                "uses_device": self._uses_device(rule.id, now_s),
-                "device_doubt": self._gpu_use(rule.id, now_s).why,
-                "devices": sorted(self._gpu_use(rule.id, now_s).devices or ()),
+                "uses_device": self.on_device.uses(rule.id, now_s),
+                "device_doubt": self.on_device.gpus(rule.id, now_s).why,
+                "devices": sorted(self.on_device.gpus(rule.id, now_s).devices or ()),
                 "other_work": (told := self.harm.describe(rule)).get("level"),
                 "reaction": told,
             }

@@ -40,7 +40,7 @@ class Certified(Node):
         self.now_s = 10_000.0
         self.progresses_at(10.0)
         # On a crowded machine the program may get too little processor time to count as one that uses it.
-        self.agent.observer._uses_device = lambda rule, now_s: True  # type: ignore[method-assign]
+        self.agent.observer.on_device.uses = lambda rule, now_s: True  # type: ignore[method-assign]
         self.anew()
 
     def progresses_at(self, per_s: float) -> None:

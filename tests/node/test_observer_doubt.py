@@ -39,17 +39,17 @@ def observer(when: str, device: str = "cpu") -> Observer:
 def test_what_a_program_waits_for_counts_towards_its_condition(when: str, wanted: float | None, holds: bool) -> None:
     seen = observer(when)
     rule = seen._rules[0]
-    seen.table = cast(Any, SimpleNamespace(cpu_cores_used=lambda pids, now_s: 0.3))
-    seen._wanted["x"] = cast(Any, SimpleNamespace(read=lambda program, now_s: wanted))
+    seen.table = seen.on_device.table = cast(Any, SimpleNamespace(cpu_cores_used=lambda pids, now_s: 0.3))
+    seen.on_device._wanted["x"] = cast(Any, SimpleNamespace(read=lambda program, now_s: wanted))
     assert seen._holds(rule, FOUND, 10.0) is holds
-    seen.table = cast(Any, SimpleNamespace(cpu_cores_used=lambda pids, now_s: None))
+    seen.table = seen.on_device.table = cast(Any, SimpleNamespace(cpu_cores_used=lambda pids, now_s: None))
     assert seen._holds(rule, FOUND, 10.0), "unknown holds"
 
 
 def test_what_a_program_waits_for_is_no_share_of_a_gpu() -> None:
     seen = observer("{ gpu_active = { min_busy = 0.5 } }", "gpu")
-    seen.devices = cast(Any, SimpleNamespace(share=lambda pids, now_s: 0.1))
-    seen._wanted["x"] = cast(Any, SimpleNamespace(read=lambda program, now_s: 2.5))
+    seen.on_device.meters = cast(Any, SimpleNamespace(share=lambda pids, now_s: 0.1))
+    seen.on_device._wanted["x"] = cast(Any, SimpleNamespace(read=lambda program, now_s: 2.5))
     assert not seen._holds(seen._rules[0], FOUND, 10.0)
 
 
@@ -58,16 +58,15 @@ def test_a_program_that_is_starved_of_the_gpu_meets_its_condition(fleet_on: set[
     """It had half of the device; with fleet work there it has 3 %: its rule stays active."""
     seen = observer("{ gpu_active = { min_busy = 0.1 } }", "gpu")
     rule, share = seen._rules[0], 0.5
-    seen.devices = cast(
+    seen.on_device.meters = cast(
         Any,
         SimpleNamespace(share=lambda pids, now_s: share, shares=lambda pids, now_s: {"a": (share, None)}),
     )
-    seen._fleet_on = ()
-    seen._read_use(rule, FOUND, 0.0)
+    seen.on_device.read("x", FOUND, 0.0, ())
     assert seen._holds(rule, FOUND, 0.0)
-    share, seen._fleet_on = 0.03, fleet_on
+    share = 0.03
     for tick in range(1, 100):
-        seen._read_use(rule, FOUND, 2.0 * tick)
+        seen.on_device.read("x", FOUND, 2.0 * tick, fleet_on)
     assert seen._holds(rule, FOUND, 198.0) is holds
 
 
@@ -75,13 +74,13 @@ def test_what_was_read_of_one_duty_device_says_nothing_of_the_other() -> None:
     """cpu, gpu and cpu again: what was idle before may be busy by now."""
     seen = observer('"present"')
     seen._states["x"] = RuleState()
-    seen._use["x"] = cast(Any, SimpleNamespace(now=lambda now_s: False))
-    assert seen._uses_device("x", 10.0) is False
+    seen.on_device._cpu["x"] = cast(Any, SimpleNamespace(now=lambda now_s: False))
+    assert seen.on_device.uses("x", 10.0) is False
     seen.configure(section('"present"'))
-    assert seen._uses_device("x", 10.0) is False, "the same section: nothing is forgotten"
+    assert seen.on_device.uses("x", 10.0) is False, "the same section: nothing is forgotten"
     seen.configure(section('"present"', "gpu"))
     seen.configure(section('"present"'))
-    assert seen._uses_device("x", 10.0) is None
+    assert seen.on_device.uses("x", 10.0) is None
     assert "x" not in seen._states
 
 
