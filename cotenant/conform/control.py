@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from cotenant.conform import judge
@@ -42,14 +42,7 @@ def _pause(run: Run, stage: str, host: Host) -> Iterator[Check]:
         return
     before, _ = run.cores_used(BEFORE_S)
     run.pause()
-    # like a stop, a pause is answered at the next safe point
-    left_s = judge.ACKNOWLEDGE_S / host.share + host.late_s
-    while True:
-        held, took_s = run.cores_used(HELD_S)
-        left_s -= took_s
-        verdict, said = judge.paused(before, held, took_s)
-        if verdict != "FAIL" or left_s <= 0.0 or run.ended is not None:
-            break
+    verdict, said = _answered(run, host, HELD_S, lambda held, took_s: judge.paused(before, held, took_s))
     if run.ended is not None:
         yield Check(f"pause {stage}", "FAIL", "it ended instead")
         return
@@ -57,17 +50,22 @@ def _pause(run: Run, stage: str, host: Host) -> Iterator[Check]:
     if verdict == "FAIL":
         return
     run.release()
-    left_s = judge.ACKNOWLEDGE_S / host.share + host.late_s
-    while True:
-        again, took_s = run.cores_used(BEFORE_S)
-        left_s -= took_s
-        verdict, said = judge.resumed(before, again, took_s)
-        if verdict != "FAIL" or left_s <= 0.0 or run.ended is not None:
-            break
+    verdict, said = _answered(run, host, BEFORE_S, lambda again, took_s: judge.resumed(before, again, took_s))
     if run.ended is not None:
         yield Check(f"resume {stage}", "skip", "it ended with the pause")
         return
     yield Check(f"resume {stage}", verdict, said)
+
+
+def _answered(run: Run, host: Host, look_s: float, judged: Callable[[float, float], judge.Judged]) -> judge.Judged:
+    """Looks of so many seconds until one is good, or a pause had its time: like a stop it is answered at the next safe point."""
+    left_s = judge.ACKNOWLEDGE_S / host.share + host.late_s
+    while True:
+        cores, took_s = run.cores_used(look_s)
+        left_s -= took_s
+        verdict, said = judged(cores, took_s)
+        if verdict != "FAIL" or left_s <= 0.0 or run.ended is not None:
+            return verdict, said
 
 
 def _stop(run: Run, stage: str, host: Host) -> Iterator[Check]:
