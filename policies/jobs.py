@@ -77,7 +77,6 @@ class Verdict:
     """What becomes of the job.
 
     ``next`` "end" with ``outcome``, or "requeue". ``counts``: this attempt is one of ``retry.max_attempts``.
-    ``recheck_module``: the node lacked something, so the module's doctor should look again.
     """
 
     next: Literal["end", "requeue"]
@@ -86,7 +85,6 @@ class Verdict:
     counts: bool
     reason: str
     wait: bool = False
-    recheck_module: bool = False
 
 
 def parse_failure(raw: object) -> Failure | None:
@@ -133,7 +131,7 @@ def judge_exit(facts: ExitFacts, *, counted_before: int, max_attempts: int, soft
     if told is not None and facts.exit_code == EXIT_NEVER:
         return Verdict("end", "failed", "job", True, told.reason)
     if told is not None and facts.exit_code == EXIT_HOST:
-        return _softly("host", told.reason, soft_retries, recheck_module=True)
+        return _softly("host", told.reason, soft_retries)
     if told is not None and facts.exit_code == EXIT_TRANSIENT:
         return _softly("transient", told.reason, soft_retries)
     if facts.by_nudge:
@@ -147,7 +145,7 @@ def _after_a_nudge(facts: ExitFacts, counted_before: int, max_attempts: int, sof
     if told is None:
         return _softly("transient", "a nudge (SIGUSR1) ended it: its handler was not installed any more", soft_retries)
     if told.fault in ("host", "transient"):
-        return _softly(told.fault, told.reason, soft_retries, recheck_module=told.fault == "host")
+        return _softly(told.fault, told.reason, soft_retries)
     return _after_failure(facts, counted_before, max_attempts)
 
 
@@ -161,10 +159,10 @@ def _after_our_stop(stop: Stop, counted_before: int, max_attempts: int) -> Verdi
     return Verdict("end", "failed", "job", True, stop.reason)
 
 
-def _softly(fault: Fault, reason: str, soft_retries: int, *, recheck_module: bool = False) -> Verdict:
+def _softly(fault: Fault, reason: str, soft_retries: int) -> Verdict:
     if soft_retries >= SOFT_RETRIES_MAX:
         return Verdict("end", "failed", fault, True, f"{reason} (given up after {soft_retries} retries)")
-    return Verdict("requeue", None, fault, False, reason, wait=True, recheck_module=recheck_module)
+    return Verdict("requeue", None, fault, False, reason, wait=True)
 
 
 def _after_failure(facts: ExitFacts, counted_before: int, max_attempts: int) -> Verdict:

@@ -248,7 +248,7 @@ def answer_review(settings: Settings, run: str, *, approved: bool, yes: bool) ->
             "REVIEW_NOT_ASKED", f"flow run {flow_run}", f"it has ended ({state['name']})", "cotenant protection ab list"
         )
     if approved:
-        _show_asked(settings, url, flow_run)
+        _show_asked(url, flow_run)
         ask(
             "Let this run start?",
             yes=yes,
@@ -279,7 +279,7 @@ def _flow_run_of(settings: Settings, name: str) -> str:
     return found.flow_run_id
 
 
-def _show_asked(settings: Settings, url: str, flow_run: str) -> None:
+def _show_asked(url: str, flow_run: str) -> None:
     """The plan that the suspended run asks about, as the Prefect UI shows it; else where to read it."""
     from cotenant import fleet
 

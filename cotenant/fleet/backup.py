@@ -171,7 +171,7 @@ def restore(source: Path, home: Path) -> dict[str, Any]:
             room = Path(draft) / "home"
             room.mkdir(mode=0o700)
             tar.extractall(room, filter="data")
-            manifest = _checked(room, source)
+            manifest = _checked(room)
             (room / MANIFEST).unlink()
             if home.exists():
                 home.rmdir()
@@ -233,7 +233,7 @@ def _add(tar: tarfile.TarFile, path: Path, name: str, manifest: dict[str, Any]) 
     manifest["files"][name] = hashed.digest.hexdigest()
 
 
-def _checked(room: Path, source: Path) -> dict[str, Any]:
+def _checked(room: Path) -> dict[str, Any]:
     manifest: dict[str, Any] = json.loads((room / MANIFEST).read_text())
     if manifest["format"] != FORMAT:
         raise ValueError(f"its format is {manifest['format']}, and this version reads {FORMAT}")

@@ -181,7 +181,7 @@ async def tick_for_ever(agent: Agent) -> None:
 async def step_jobs_for_ever(agent: Agent) -> None:
     """Graces and confirmations fall due between ticks."""
     while True:
-        await asyncio.sleep(max(JOB_STEP_MIN_S, agent.jobs.next_due_s(monotonic_s())))
+        await asyncio.sleep(max(JOB_STEP_MIN_S, agent.jobs.next_due_s()))
         try:
             agent.step_jobs()
         except Exception:

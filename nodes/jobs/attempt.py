@@ -297,7 +297,7 @@ class Attempt(ProcessTree):
             notes.append("timeout")
         return notes
 
-    def next_due_s(self, now: float) -> float:
+    def next_due_s(self) -> float:
         """Seconds until ``step`` has something to do, at most 2."""
         due = [2.0]
         if self.runner is None or self.first_phase_mono_s is None:

@@ -315,9 +315,9 @@ class JobManager(Hands):
         """Attempts with a process that survives SIGKILL: they count in full, and nothing is admitted beside them."""
         return [attempt for attempt in self._live.values() if attempt.unkillable]
 
-    def next_due_s(self, now: float) -> float:
+    def next_due_s(self) -> float:
         """Seconds until ``tick`` has something to do, at most 2."""
-        return min((attempt.next_due_s(now) for attempt in self._live.values()), default=2.0)
+        return min((attempt.next_due_s() for attempt in self._live.values()), default=2.0)
 
     def _keep_runner(self, attempt: Attempt) -> None:
         assert attempt.runner is not None

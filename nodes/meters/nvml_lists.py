@@ -122,9 +122,7 @@ def _listed(
     if code != pynvml.NVML_SUCCESS:
         raise pynvml.NVMLError(code)
     records = _decode(buffer.raw, count.value, layout.record)
-    if not _sane(records, total_bytes, exists) or _another_fits_better(
-        buffer.raw, records, layout, total_bytes, exists
-    ):
+    if not _sane(records, total_bytes) or _another_fits_better(buffer.raw, records, layout, total_bytes, exists):
         raise UnfitError
     return records
 
@@ -138,7 +136,7 @@ def _decode(raw: bytes, count: int, record: type[ctypes.Structure]) -> list[tupl
     return [(int(e.pid), None if e.memory == NOT_AVAILABLE else int(e.memory)) for e in entries]
 
 
-def _sane(records: Sequence[tuple[int, int | None]], total_bytes: int | None, exists: Callable[[int], bool]) -> bool:
+def _sane(records: Sequence[tuple[int, int | None]], total_bytes: int | None) -> bool:
     return all(
         0 < pid <= PID_MAX and (memory is None or total_bytes is None or memory <= total_bytes)
         for pid, memory in records
@@ -163,4 +161,4 @@ def _another_fits_better(
         reread = _decode(raw, len(records), other)
     except ValueError:
         return False
-    return len(records) > 1 and _sane(reread, total_bytes, exists) and all(exists(pid) for pid, _ in reread)
+    return len(records) > 1 and _sane(reread, total_bytes) and all(exists(pid) for pid, _ in reread)

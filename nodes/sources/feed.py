@@ -52,7 +52,6 @@ class Progress:
         self.window_s = window_s
         self.meaning = progress_meaning(source)
         self.track = ProgressTrack()
-        self.track.is_counter = self.meaning.counts == "counter"
         self._last_arrival_s = float("-inf")
 
     @property
@@ -122,7 +121,7 @@ class Phase:
             return "no line of the file's last 1 MiB tells of the phase: it counts as on until one does"
         return ""
 
-    def take(self, reading: Reading, arrival_s: float, how: How, path: str | None) -> list[PhaseUpdate]:
+    def take(self, reading: Reading, how: How, path: str | None) -> list[PhaseUpdate]:
         changes: deque[PhaseUpdate] = deque(maxlen=MAX_CHANGES_A_READ)
         before = self.state
 
@@ -138,7 +137,6 @@ class Phase:
                         how,
                         reading.mtime_s,
                         line_time_s,
-                        arrival_s,
                         path,
                         self.why,
                         self.unreadable.code if self.unreadable is not None else "",
@@ -203,9 +201,7 @@ class Feed:
         self.behind = reading.behind
         for progress in self.progress:
             progress.take(reading, arrival_s, wall_s, how)
-        updates = [
-            update for phase in self.phases for update in phase.take(reading, arrival_s, how, self.follower.path)
-        ]
+        updates = [update for phase in self.phases for update in phase.take(reading, how, self.follower.path)]
         return updates, reading
 
     def progress_view(self, progress: Progress) -> ProgressView:

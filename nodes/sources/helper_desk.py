@@ -88,14 +88,13 @@ class HelperDesk:
                 known.track.break_here()
             known.row, known.at_s = row, now_s
             if row.role == "progress":
-                known.track.is_counter = row.counts == "counter"
                 for when_s, events in row.points:
                     if events < 0.0:
                         known.track.break_here()
                     elif when_s <= now_s + 1.0:
                         known.track.add_known(when_s, events)
             elif (after := self._state(row.key, now_s)) != before:
-                updates.append(self._update(row, before, after, now_s, "helper"))
+                updates.append(self._update(row, before, after, "helper"))
         return updates
 
     def expire(self, now_s: float) -> list[PhaseUpdate]:
@@ -107,17 +106,15 @@ class HelperDesk:
             if known.row.role == "phase":
                 del self._known[key]
                 if known.row.readable and known.row.state != "on":
-                    updates.append(self._update(known.row, known.row.state, "on", now_s, "tick"))
+                    updates.append(self._update(known.row, known.row.state, "on", "tick"))
         return updates
 
     def _state(self, key: Key, now_s: float) -> PhaseState:
         known = self.helped(key, now_s)
         return known.row.state if known is not None and known.row.readable else "on"
 
-    def _update(
-        self, row: Row, before: PhaseState, after: PhaseState, now_s: float, how: Literal["helper", "tick"]
-    ) -> PhaseUpdate:
+    def _update(self, row: Row, before: PhaseState, after: PhaseState, how: Literal["helper", "tick"]) -> PhaseUpdate:
         why = row.why if how == "helper" else "the session helper no longer reports it"
         code = "PROTECTION_SOURCE_NEEDS_HELPER" if how == "tick" else ""
         path = self._sources[row.key].pattern
-        return PhaseUpdate(row.rule, row.index, before, after, how, row.mtime_s, row.line_s, now_s, path, why, code)
+        return PhaseUpdate(row.rule, row.index, before, after, how, row.mtime_s, row.line_s, path, why, code)

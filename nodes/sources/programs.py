@@ -81,8 +81,6 @@ class ProgramPhases:
             if before != after:
                 code = "" if phase.view().readable else "PROTECTION_UNREADABLE"
                 updates.append(
-                    PhaseUpdate(
-                        phase.rule_id, phase.index, before, after, "tick", None, None, now_s, None, phase.why, code
-                    )
+                    PhaseUpdate(phase.rule_id, phase.index, before, after, "tick", None, None, None, phase.why, code)
                 )
         return updates

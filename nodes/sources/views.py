@@ -21,7 +21,6 @@ class PhaseUpdate:
         how: how it was seen: an event, the 250 ms check, the tick, or the session helper's report.
         source_mtime_s: the file's modification time, wall clock; None without a file.
         line_time_s: the line's own time, wall clock, where it carries one.
-        arrival_s: when it was read, monotonic.
         why: why the phase counts as on without a line that says so; empty otherwise.
     """
 
@@ -32,7 +31,6 @@ class PhaseUpdate:
     how: How
     source_mtime_s: float | None
     line_time_s: float | None
-    arrival_s: float
     path: str | None
     why: str = ""
     code: str = ""

@@ -77,7 +77,6 @@ class ProgressTrack:
         self.resets = 0
         self.late = 0
         self.total = 0.0
-        self.is_counter = False
         self._is_rate = False
 
     # -- what comes in
@@ -127,7 +126,6 @@ class ProgressTrack:
         """Cumulative counter values of one read, in order. One that falls starts a new segment; the pair is void."""
         if not values:
             return
-        self.is_counter = True
         self._arrived(arrival_s)
         previous = self._value
         grown = 0.0
