@@ -45,7 +45,7 @@ class Planner:
         """The plan in figures and words, or ``Refused``. ``holder`` asks: a sweep's own process is not in its own way."""
         agent = self.agent
         agent.runs.check_free(holder=holder)
-        rule = self._rule(spec)
+        rule = self.rule_of(spec)
         agent.tick()
         processes = agent.observer.processes(spec.rule)
         if not processes:
@@ -102,7 +102,8 @@ class Planner:
             )
         return found
 
-    def _rule(self, spec: RunSpec) -> Rule:
+    def rule_of(self, spec: RunSpec) -> Rule:
+        """The rule in force, which can be measured. Refused otherwise."""
         rule = self.agent.section.rule(spec.rule)
         if rule is None:
             node, known = self.agent.node, [r.id for r in self.agent.section.rules]
@@ -173,10 +174,6 @@ class Planner:
             "timed": timed.looks_timed,
             "timed_why": timed.words,
         }
-
-    def rule_of(self, spec: RunSpec) -> Rule:
-        """The rule in force, which can be measured. Refused otherwise."""
-        return self._rule(spec)
 
     def timed(self, spec: RunSpec) -> TimedCheck:
         return check_timed(self.agent.progress(spec.rule).track.recent_reads())
@@ -274,7 +271,7 @@ class Planner:
 
     async def facts(self, spec: RunSpec, old: dict[str, Any] | None) -> dict[str, Any]:
         agent = self.agent
-        rule = self._rule(spec)
+        rule = self.rule_of(spec)
         agent.observer.refresh(agent.now_s(), agent.trees())
         fingerprint = await self.fingerprint(spec.rule)
         view = agent.progress(spec.rule)

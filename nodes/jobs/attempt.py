@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -27,6 +26,7 @@ from nodes.jobs.lowering import Lowering
 from nodes.jobs.proctree import CLOCK_TICKS
 from nodes.jobs.runnerfiles import PAUSED, phase_of, read_document
 from nodes.jobs.tree import UNKILLABLE_AFTER_S, ProcessTree
+from nodes.jobs.workdir import limits
 from policies.jobs import Stop
 
 __all__ = ["Attempt", "HoldWay", "hold_way"]
@@ -390,13 +390,3 @@ class Attempt(ProcessTree):
         if self.pipe >= 0:
             os.close(self.pipe)
             self.pipe = -1
-
-
-def limits(duty: float | None, threads: int | None) -> Mapping[str, Any]:
-    """The limits of a control document, only those that are set."""
-    found: dict[str, Any] = {}
-    if duty is not None:
-        found["gpu_duty"] = duty
-    if threads is not None:
-        found["threads"] = threads
-    return found

@@ -13,14 +13,14 @@ from typing import Any, Protocol
 
 from nodes.clock import utc_iso
 from nodes.identity import boot_id
-from nodes.jobs.attempt import Attempt, limits
+from nodes.jobs.attempt import Attempt
 from nodes.jobs.cgroup import make_group
 from nodes.jobs.guard import Guard
 from nodes.jobs.lowering import Lowering
 from nodes.jobs.registry import Job
 from nodes.jobs.results import give_earlier_events
 from nodes.jobs.runnerfiles import write_document
-from nodes.jobs.workdir import AttemptDir, runner_environment, spec_document
+from nodes.jobs.workdir import AttemptDir, limits, runner_environment, spec_document
 from policies.manifest import Manifest, Stage
 from policies.workloads import is_workload, workload_name
 

@@ -25,6 +25,7 @@ __all__ = [
     "AttemptDir",
     "Outcome",
     "canonical",
+    "limits",
     "newest_lines",
     "platform_name",
     "runner_environment",
@@ -143,6 +144,16 @@ def spec_document(
         "platform": platform_name(),
         "payload": payload,
     }
+
+
+def limits(duty: float | None, threads: int | None) -> dict[str, float]:
+    """The limits of a control document, only those that are set."""
+    found: dict[str, float] = {}
+    if duty is not None:
+        found["gpu_duty"] = duty
+    if threads is not None:
+        found["threads"] = threads
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ from nodes.jobs.adoption import carriers, revive
 from nodes.jobs.guard import Guard
 from nodes.jobs.proctree import ProcSystem
 from nodes.jobs.registry import AttemptRow
-from nodes.jobs.workdir import AttemptDir, write_document
+from nodes.jobs.runnerfiles import write_document
+from nodes.jobs.workdir import AttemptDir
 
 JOB = cast(Any, SimpleNamespace(module="m", short="m", stage="s", timeout_s=None, feed_of=None))
 
