@@ -37,7 +37,7 @@ __all__ = ["STATE"]
 # -- certificates --------------------------------------------------------------------------------------------------------
 
 _KEY = b"k" * KEY_BYTES
-_GOOD = json.loads(sign(certificate(record()), _KEY).model_dump_json())
+_GOOD = json.loads(sign(certificate(record(program={"unbound": []})), _KEY).model_dump_json())
 
 
 @contextlib.contextmanager
