@@ -59,9 +59,8 @@ class Reserve:
     def _write(self, content: bytes) -> None:
         handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         with os.fdopen(handle, "r+b", buffering=0) as file:
-            left = memoryview(
-                content.ljust(SIZE_BYTES)
-            )  # written out: a hole, or room only promised, would still need some
+            # written out: a hole, or room only promised, would still need some
+            left = memoryview(content.ljust(SIZE_BYTES))
             while left:
                 left = left[file.write(left) :]
             os.fsync(file.fileno())

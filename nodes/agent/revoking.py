@@ -46,9 +46,8 @@ def _revoke(agent: Agent, record: dict[str, Any]) -> None:
 
     Asked again it changes nothing; what was earned later stands.
     """
-    comes_after(
-        record, record
-    )  # raises where its time cannot be told: it would take back what is earned from now on, too
+    # raises where its time cannot be told: it would take back what is earned from now on, too
+    comes_after(record, record)
     journal = agent.journal
     kept = [each for each, revoked in agent.certificates.all() if revoked is None]
     for certificate in revocations(record, kept):
