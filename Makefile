@@ -8,7 +8,11 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 # Two groups are apart: make test-model first builds llama.cpp, for ten minutes and more on two cores; make test-browser drives
 # the Prefect UI, whose pages change with its version.
-TEST_GROUPS := node faults unit flows mutants postgres
+TEST_GROUPS := agent node faults unit flows mutants postgres
+# The node's tests are the longest: those that run an agent are a group of their own.
+AGENT_TESTS := tests/node/test_agent_*.py tests/node/nvml/test_agent_*.py
+IN_agent = $(AGENT_TESTS)
+IN_node = tests/node $(AGENT_TESTS:%=--ignore-glob='%')
 PYTEST ?= $(BIN)/python -m pytest -q
 
 .DEFAULT_GOAL := help
@@ -57,7 +61,7 @@ test: $(READY)
 	@$(MAKE) --no-print-directory --keep-going --output-sync=target -j2 $(TEST_GROUPS:%=test-%)
 
 $(TEST_GROUPS:%=test-%) test-model test-browser: test-%: $(READY)
-	$(PYTEST) tests/$*
+	$(PYTEST) $(or $(IN_$*),tests/$*)
 
 # What takes many minutes: the certified chain live, prompts under a saboteur.
 test-long: $(READY)

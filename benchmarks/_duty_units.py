@@ -17,6 +17,9 @@ from cotenant.sdk.control import Control
 from cotenant.sdk.duty import Duty
 
 CALIBRATE_S = 0.4
+# An entry that took this long has waited. Where the host gives less than the duty none does: the stretch is then cut anyway.
+WAITED_S = 0.0002
+STARVED_S = 1.0
 
 
 def work(loops: int) -> int:
@@ -37,6 +40,22 @@ def loops_for(unit_s: float) -> int:
     return max(1, round(loops * unit_s / best))
 
 
+def whole_idles(duty: Duty, loops: int, end: float) -> tuple[int, float]:
+    """Units under a duty until one that had to wait could begin after ``end``; how many were done, and that moment.
+
+    What was used is then paid back: a stretch cut in a row of units would be credited with the work and not with its idle.
+    """
+    units = 0
+    while True:
+        asked = time.monotonic()
+        with duty.unit():
+            began = time.monotonic()
+            if began >= end and (began - asked >= WAITED_S or began >= end + STARVED_S):
+                return units, began
+            work(loops)
+        units += 1
+
+
 def main() -> None:
     workdir, unit_s, device, plan = sys.argv[1], float(sys.argv[2]), sys.argv[3], sys.argv[4]
     ctl = Control(workdir)
@@ -54,12 +73,7 @@ def main() -> None:
             # an account of its own: what the plain loop used is not owed by this stretch
             with Duty(ctl, events=f"{workdir}/events.ndjson", device="gpu" if device == "gpu" else "cpu") as duty:
                 began = time.monotonic()
-                end = began + float(seconds)
-                while time.monotonic() < end:
-                    with duty.unit():
-                        work(loops)
-                    units += 1
-                ended = time.monotonic()
+                units, ended = whole_idles(duty, loops, began + float(seconds))
         print(json.dumps({"kind": kind, "began": began, "ended": ended, "units": units}), flush=True)
 
 

@@ -36,8 +36,8 @@ QUICK = ((0.001, 0.1), (0.020, 0.5), (0.200, 0.3))
 WINDOW_S = 10.0
 LONG_S = 12.0
 # throughput is compared between short stretches that take turns, so that what else the machine does meets both
-TURNS, QUICK_TURNS = 6, 4
-FREE_S, HELD_S = 1.0, 3.0
+TURNS, QUICK_TURNS = 12, 8
+FREE_S, HELD_S = 0.5, 1.5
 SAMPLE_S = 0.05
 ABOVE, BESIDE, EFFICIENCY = 0.02, 0.02, 0.97
 WAITED_MAX = 0.01

@@ -55,8 +55,8 @@ SDK = [
     Mutant(
         "a burst is ten times as long",
         DUTY,
-        "BURST_S = 0.010\n",
-        "BURST_S = 0.100\n",
+        "BURST_S = 0.020\n",
+        "BURST_S = 0.200\n",
         (f"{ACCOUNT}::test_bursts_stay_short",),
     ),
     Mutant(
