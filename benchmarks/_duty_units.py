@@ -1,7 +1,7 @@
-"""The child of ``duty_accuracy``: units of a fixed amount of work, by turns in a plain loop and under ``Duty``.
+"""The child of ``duty_accuracy``: units of a fixed amount of work, by turns in a plain loop, under ``Duty`` and under bare sleeps.
 
-``python _duty_units.py WORKDIR UNIT_S DEVICE PLAN`` where PLAN is ``free:2,held:12,…`` (seconds). Prints one JSON object a
-stretch as it ends: ``{kind, began, ended, units}`` (monotonic seconds). It says nothing of CPU time: that is the parent's to measure.
+``python _duty_units.py WORKDIR UNIT_S DUTY DEVICE PLAN`` where PLAN is ``free:2,held:12,bare:3,…`` (seconds). Prints one JSON object
+a stretch as it ends: ``{kind, began, ended, units}`` (monotonic seconds). It says nothing of CPU time: that is the parent's to measure.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from cotenant.sdk.control import Control
-from cotenant.sdk.duty import Duty
+from cotenant.sdk.duty import BURST_S, Duty
 
 CALIBRATE_S = 0.4
 # An entry that took this long has waited. Where the host gives less than the duty none does: the stretch is then cut anyway.
@@ -56,8 +56,22 @@ def whole_idles(duty: Duty, loops: int, end: float) -> tuple[int, float]:
         units += 1
 
 
+def bare_sleeps(duty: float, loops: int, unit_s: float, end: float) -> tuple[int, float]:
+    """The least that holds a duty: rows of units as long as ``Duty`` makes them, one sleep after each, and no account."""
+    row = max(1, round(BURST_S / unit_s))
+    units = 0
+    while (began := time.monotonic()) < end:
+        used = time.process_time()
+        for _ in range(row):
+            work(loops)
+        units += row
+        used = time.process_time() - used
+        time.sleep(max(0.0, began + used / duty - time.monotonic()))
+    return units, began
+
+
 def main() -> None:
-    workdir, unit_s, device, plan = sys.argv[1], float(sys.argv[2]), sys.argv[3], sys.argv[4]
+    workdir, unit_s, asked, device, plan = sys.argv[1], float(sys.argv[2]), float(sys.argv[3]), sys.argv[4], sys.argv[5]
     ctl = Control(workdir)
     loops = loops_for(unit_s)
     for part in plan.split(","):
@@ -69,6 +83,8 @@ def main() -> None:
                 work(loops)
                 units += 1
             ended = time.monotonic()
+        elif kind == "bare":
+            units, ended = bare_sleeps(asked, loops, unit_s, began + float(seconds))
         else:
             # an account of its own: what the plain loop used is not owed by this stretch
             with Duty(ctl, events=f"{workdir}/events.ndjson", device="gpu" if device == "gpu" else "cpu") as duty:

@@ -76,8 +76,8 @@ SDK = [
     Mutant(
         "the benchmark's throughput forgets the duty",
         "benchmarks/duty_accuracy.py",
-        "/ (duty * free_units / free_s)",
-        "/ (free_units / free_s)",
+        "throughput_ratio=_rate(held) / (duty * free)",
+        "throughput_ratio=_rate(held) / free",
         (BENCH,),
     ),
     Mutant(
