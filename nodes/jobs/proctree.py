@@ -109,12 +109,16 @@ class ProcSystem:
     def kill(self, pid: int, start_ticks: int, sig: int) -> bool:
         """Send ``sig`` to exactly that process; False where it is gone (or the pid is another's by now).
 
+        A nudge that would end it is not sent: an interpreter that leaves takes its handlers back, and its last work with it.
+
         The process's descriptor is kept: who is signalled again (stopped, let go) is so by one system call, and still
         cannot be another process.
         """
         fd = self._grip(pid, start_ticks)
         if fd is None:
             return False
+        if sig == signal.SIGUSR1 and not _takes(pid, sig):
+            return True
         try:
             signal.pidfd_send_signal(fd, sig)
         except ProcessLookupError:
@@ -153,6 +157,16 @@ class ProcSystem:
         fd = self._grips.pop(who, None)
         if fd is not None:
             os.close(fd)
+
+
+def _takes(pid: int, sig: int) -> bool:
+    """Whether it catches or ignores the signal; True where that cannot be read."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            masks = [int(line.split()[1], 16) for line in file if line.startswith((b"SigIgn:", b"SigCgt:"))]
+    except (OSError, ValueError, IndexError):
+        return True
+    return not masks or any(mask >> (sig - 1) & 1 for mask in masks)
 
 
 def name_of(pid: int) -> str:

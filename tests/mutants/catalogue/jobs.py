@@ -84,6 +84,13 @@ JOBS = [
         (f"{T_LAUNCHER}::test_freeze_ok_is_frozen_when_the_agent_is_killed_and_goes_on_when_released",),
     ),
     Mutant(
+        "a nudge is sent to who does not listen",
+        "nodes/jobs/proctree.py",
+        "if sig == signal.SIGUSR1 and not _takes(pid, sig):",
+        "if False:",
+        ("tests/node/test_nudges.py",),
+    ),
+    Mutant(
         "the launcher's report leaves kernel time out",
         LAUNCHER,
         '"cpu_s": max(children.ru_utime + children.ru_stime,',
