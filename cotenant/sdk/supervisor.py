@@ -85,6 +85,7 @@ class Supervisor:
         self._stop_reason: str | None = None
         self.processes: list[subprocess.Popen[bytes]] = []
         self._own_ends: list[int] = []
+        self._met: dict[int, str] = {}
         self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
@@ -299,19 +300,23 @@ class Supervisor:
         os.replace(temporary, path)
 
     def _tree(self) -> list[int]:
-        """Pids of the processes that have not ended, and of all below them."""
+        """Pids of the processes that have not ended, of all below them, and of those met there before whose parent has ended since."""
         found = [process.pid for process in self.processes if _exit_code(process) is None]
+        found += [pid for pid, born in self._met.items() if pid not in found and _born(pid) == born]
         for pid in found:
             found += [child for child in _children(pid) if child not in found]
+        self._met = {pid: born for pid in found if (born := _born(pid)) is not None}
         return found
 
     def _signal(self, number: int) -> None:
+        # Looked at first: of who ends at once by the signal nobody could tell the children any more.
+        tree = self._tree()
         # Ended ones are collected last of all: until then no stranger can get their number, nor their group's.
         for process in self.processes:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(process.pid, number)
-        for pid in self._tree():
+        for pid in tree:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
 
@@ -390,6 +395,17 @@ def _children(pid: int) -> list[int]:
             with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
                 found += [int(child) for child in file.read().split()]
     return found
+
+
+def _born(pid: int) -> str | None:
+    """When it started, by the kernel's ticks: with the pid the name of one process. None where it has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            raw = file.read()
+    except OSError:
+        return None
+    fields = raw[raw.rindex(b")") + 2 :].split()
+    return None if fields[0] in b"ZX" else fields[19].decode("ascii")
 
 
 def _state(pid: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -48,6 +49,16 @@ def until(true: Callable[[], object], limit_s: float = 60.0) -> None:
     while not true():
         assert time.monotonic() < end, "it did not come to pass"
         time.sleep(0.02)
+
+
+def processes_in(folder: Path) -> list[str]:
+    """Command lines of the processes that work in ``folder``."""
+    found = []
+    for one in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (one / "cwd").resolve() == folder.resolve():
+                found.append((one / "cmdline").read_text().replace("\0", " ")[:80])
+    return found
 
 
 class Workload:
@@ -102,6 +113,7 @@ def workload(tmp_path: Path) -> Iterator[Callable[..., Workload]]:
         if one.process.poll() is None:
             one.process.terminate()
             one.process.wait(60)
+    assert processes_in(tmp_path) == [], "however it ended"
 
 
 def test_duty_pause_resume_and_stop_of_a_whole_tree(workload: Callable[..., Workload]) -> None:
@@ -148,7 +160,7 @@ def test_paused_at_the_start_nothing_is_started(workload: Callable[..., Workload
 
 def test_a_duty_that_cannot_be_applied_ends_the_workload(workload: Callable[..., Workload]) -> None:
     server = workload()
-    until(lambda: server.size("ticks"))
+    until(lambda: server.size("ticks") and server.size("ticks.child"))
     server.tell(gpu_duty=0.66)
     assert server.process.wait(60) == 1
     assert "no such batch size" in json.loads((server.folder / "failure.json").read_text())["detail"]
@@ -215,6 +227,15 @@ def tell(folder: Path, **document: object) -> None:
     """To a supervisor of this process: there must be one, or the signal ends it."""
     write(folder, **document)
     os.kill(os.getpid(), signal.SIGUSR1)
+
+
+@pytest.mark.usefixtures("handlers")
+def test_a_child_that_ignores_term_is_killed_also_when_its_parent_has_ended(tmp_path: Path) -> None:
+    write(tmp_path, seq=0)
+    deaf = TICKER.replace("os.setsid()", "os.setsid(); import signal; signal.signal(15, signal.SIG_IGN)")
+    with Supervisor([sys.executable, "-c", deaf, "ticks"], workdir=tmp_path, cwd=tmp_path, stop_grace_s=1.0):
+        until(lambda: ticks(tmp_path / "ticks") and ticks(tmp_path / "ticks.child"))
+    assert processes_in(tmp_path) == []
 
 
 @pytest.mark.usefixtures("handlers")

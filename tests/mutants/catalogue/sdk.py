@@ -137,6 +137,13 @@ SDK = [
         (f"{SUPERVISOR}::test_duty_pause_resume_and_stop_of_a_whole_tree",),
     ),
     Mutant(
+        "a workload's child is forgotten with its parent",
+        "cotenant/sdk/supervisor.py",
+        "for pid, born in self._met.items() if pid not in found and",
+        "for pid, born in self._met.items() if False and",
+        (f"{SUPERVISOR}::test_a_child_that_ignores_term_is_killed_also_when_its_parent_has_ended",),
+    ),
+    Mutant(
         "a coroutine runs on under a pause",
         DUTY,
         "                    if not paused:\n                        wait_s = self._wait_s(slack_s)",
