@@ -16,7 +16,7 @@ from nodes.client import node_dir
 from nodes.jobs.manager import SILENCE_S
 from policies.harness.rows import BlockRow
 from policies.refusal import Refused
-from tests.faults.beside import Beside
+from tests.faults.beside import PATIENCE_S, Beside
 from tests.node.agent_rig import wait_for
 
 SIZE_MIB = 24
@@ -47,6 +47,15 @@ def node(tmp_path: Path) -> Iterator[Beside]:
         subprocess.run(["umount", "-l", str(home)], check=True)
 
 
+def working(node: Beside) -> int:
+    """The number of a job whose runner has written all that it writes before its work: it needs no room from here on."""
+    (job,) = node.begin(["freeze_ok"], {"do": "work"})
+    wait_for(
+        "it works", lambda: [path for path in node.home.rglob("phase") if path.read_text() == "spinning\n"], PATIENCE_S
+    )
+    return job
+
+
 class Filler:
     """Takes all the room that is left, and goes on taking what comes free, until ``close``."""
 
@@ -68,7 +77,7 @@ class Filler:
 
 
 def test_work_is_held_and_goes_on_without_room_and_a_result_is_recorded_when_there_is_some(node: Beside) -> None:
-    (working,) = node.begin(["freeze_ok"], {"do": "work"})
+    works = working(node)
     done = node.client.call(
         "job_submit", module="stranger", stage=None, payload={"do": "work", "seconds": 2, "big": RESULT_BYTES}
     )["job"]
@@ -95,7 +104,7 @@ def test_work_is_held_and_goes_on_without_room_and_a_result_is_recorded_when_the
     with pytest.raises(Refused) as refused:
         node.client.call("job_submit", module="stranger", stage=None, payload={"do": "work", "pad": "x" * 900_000})
     assert "full" in refused.value.why
-    assert node.job(working)["state"] == "running"
+    assert node.job(works)["state"] == "running"
 
     filler.close()
     node.until(done, "ended")
@@ -107,13 +116,14 @@ def test_work_is_held_and_goes_on_without_room_and_a_result_is_recorded_when_the
     node.is_held()
     lost = [entry["data"] for entry in node.timeline("JOURNAL_LOST")]
     assert lost, "that something could not be written is said once it can be"
-    assert node.timeline("PROTECTION_PHASE_ON"), "and what comes then is journaled"
+    # the signals are out before the entry is written
+    wait_for("what comes then is journaled", lambda: node.timeline("PROTECTION_PHASE_ON"), PATIENCE_S)
     assert not list((node_dir(node.home, "local") / "jobs").glob(f"{attempt}*"))
 
 
 def test_a_job_that_waits_without_room_keeps_no_other_from_being_looked_after(node: Beside) -> None:
     """Its start cannot be recorded, nor why it waits: the launcher of one that runs must hear from the agent all the same."""
-    node.begin(["freeze_ok"], {"do": "work"})
+    working(node)
     node.say("busy")
     node.is_held()
     waits = node.client.call("job_submit", module="stranger", stage=None, payload={"do": "work"})["job"]

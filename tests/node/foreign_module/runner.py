@@ -253,8 +253,11 @@ def run(args):
     seen = os.path.join(os.environ["OARBANK_MODULE_DATA"], "seen.ndjson")
 
     def note(line):
-        with open(seen, "a") as file:
-            file.write(json.dumps(line) + "\n")
+        try:
+            with open(seen, "a") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError:
+            pass  # a full disk takes no note, and ends no work
 
     look(args, note)
     put_odd(args, payload)
