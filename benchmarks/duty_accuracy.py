@@ -6,8 +6,8 @@ machine as it is and once with a competitor pinned to each core:
 
 * over any 10 s the share never exceeds duty + 0.02 (for units up to 0.2 s: the host can make them longer, which is said);
 * it is within 0.02 of the duty where the host gives the time: where the kernel let the child wait for a core no more than 1 % of it;
-* throughput is at least 0.97 of duty times the unthrottled throughput of the same minute. Both kinds of turn run on one processor,
-  whose speed may not be its neighbour's; what measures keeps off it where there is another.
+* throughput is at least 0.97 of duty times the unthrottled throughput of the same minute. All turns run on one processor,
+  whose speed may not be its neighbour's.
 
 Source: ``governor.md`` ("Accuracy to hold").
 """
@@ -149,7 +149,7 @@ def one(unit_s: float, duty: float, turns: int = TURNS) -> Held:
         try:
             told: list[str] = []
             assert child.stdout is not None
-            _apart(child.pid)
+            _on_one_processor(child.pid)
             reader = threading.Thread(target=lambda out=child.stdout: told.extend(out), daemon=True)
             reader.start()
             samples = _sampled(child)
@@ -162,12 +162,9 @@ def one(unit_s: float, duty: float, turns: int = TURNS) -> Held:
     return judged(unit_s, duty, samples, [Stretch(**json.loads(line)) for line in told])
 
 
-def _apart(pid: int) -> None:
-    """The child on the last processor that we may use, this process on the others, where there are others."""
-    cores = sorted(os.sched_getaffinity(pid))
-    if len(cores) > 1:
-        os.sched_setaffinity(pid, cores[-1:])
-        os.sched_setaffinity(0, cores[:-1])
+def _on_one_processor(pid: int) -> None:
+    """The child on the last processor that we may use; this process, and what it starts, stays free to use any."""
+    os.sched_setaffinity(pid, sorted(os.sched_getaffinity(0))[-1:])
 
 
 def judged(unit_s: float, duty: float, samples: Samples, stretches: Sequence[Stretch]) -> Held:

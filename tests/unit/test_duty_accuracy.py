@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
-from benchmarks.duty_accuracy import Held, Samples, Stretch, _figures, judged
+from benchmarks.duty_accuracy import Held, Samples, Stretch, _figures, _on_one_processor, judged
 
 
 def samples(*pieces: tuple[float, float], step_s: float = 0.05) -> Samples:
@@ -51,3 +55,16 @@ def test_a_unit_that_the_host_made_longer_than_the_promise_is_for_is_not_judged_
     largest = _figures(held, busy=False)[0]
     assert largest.holds is judged_so
     assert "of CPU time" in (largest.reference or "")
+
+
+def test_the_child_stays_on_one_processor_and_whoever_measures_on_all_of_its_own() -> None:
+    """Competitors and the next child are given what this process may use."""
+    ours = os.sched_getaffinity(0)
+    for _ in range(2):
+        child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        try:
+            _on_one_processor(child.pid)
+            assert os.sched_getaffinity(child.pid) == {max(ours)}
+        finally:
+            child.communicate(b"\n", timeout=60)
+    assert os.sched_getaffinity(0) == ours
