@@ -6,7 +6,7 @@ import logging
 import sqlite3
 from typing import TYPE_CHECKING, Any
 
-from policies.certificate import comes_after, revocations
+from policies.certificate import check_when, comes_after, revocations
 
 if TYPE_CHECKING:
     from nodes.agent.core import Agent
@@ -46,8 +46,7 @@ def _revoke(agent: Agent, record: dict[str, Any]) -> None:
 
     Asked again it changes nothing; what was earned later stands.
     """
-    # raises where its time cannot be told: it would take back what is earned from now on, too
-    comes_after(record, record)
+    check_when(record)  # without its time it would take back what is earned from now on, too
     journal = agent.journal
     kept = [each for each, revoked in agent.certificates.all() if revoked is None]
     for certificate in revocations(record, kept):

@@ -13,7 +13,7 @@ from policies.certificate.model import (
     rule_digest,
     sign,
 )
-from policies.certificate.repetition import PastRun, Standing, comes_after, revocations, standing
+from policies.certificate.repetition import PastRun, Standing, check_when, comes_after, revocations, standing
 from policies.certificate.validity import Validity, validity
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "Validity",
     "admits",
     "check_digest",
+    "check_when",
     "comes_after",
     "covers",
     "differences",

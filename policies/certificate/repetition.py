@@ -17,7 +17,17 @@ from policies.harness.spec import RunSpec
 if TYPE_CHECKING:
     from policies.certificate.model import Certificate
 
-__all__ = ["HARM", "PASS", "PASSES_WITHIN", "PastRun", "Standing", "comes_after", "revocations", "standing"]
+__all__ = [
+    "HARM",
+    "PASS",
+    "PASSES_WITHIN",
+    "PastRun",
+    "Standing",
+    "check_when",
+    "comes_after",
+    "revocations",
+    "standing",
+]
 
 PASS = "no slowdown shown"
 HARM = ("slowdown", "harm_suspected")
@@ -162,6 +172,11 @@ def _within(earlier: PastRun, later: PastRun) -> bool:
 def comes_after(run: PastRun | Record, other: PastRun | Record) -> bool:
     """Whether the ended ``run`` came after the ended ``other``; of either only the time is looked at. Raises ``ValueError``."""
     return _came_at(run) > _came_at(other)
+
+
+def check_when(run: PastRun | Record) -> None:
+    """Raises ``ValueError`` where it cannot be told when the ended ``run`` came, so that it is neither before nor after any other."""
+    _came_at(run)
 
 
 def _came_at(run: PastRun | Record) -> datetime:

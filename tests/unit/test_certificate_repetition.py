@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.certificate import PastRun, comes_after, revocations, standing
+from policies.certificate import PastRun, check_when, comes_after, revocations, standing
 from tests.unit.certificates import MODULE, block, certificate, record
 
 DAY_0 = datetime(2026, 11, 1, tzinfo=UTC)
@@ -76,6 +76,16 @@ def test_which_run_came_first_is_not_what_the_wall_clock_said() -> None:
     assert may(second, failed, first)
     assert comes_after(second, first)
     assert not comes_after(first, second)
+
+
+def test_a_run_whose_time_cannot_be_told_is_neither_before_nor_after_another() -> None:
+    check_when(run(1))
+    for at in ("yesterday", "2026-11-30T12:00:00", None):
+        timeless = run(1) | {"came_at": at, "ended_at": at}
+        with pytest.raises(ValueError, match=r"day|offset|None"):
+            check_when(timeless)
+        with pytest.raises(ValueError, match=r"day|offset|None"):
+            comes_after(run(2), timeless)
 
 
 def test_once_two_passed_in_a_row_the_next_stands_alone_again() -> None:
