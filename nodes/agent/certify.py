@@ -33,7 +33,7 @@ from policies.refusal import Refused
 
 if TYPE_CHECKING:
     from nodes.agent.core import Agent
-    from nodes.agent.plan import Planner
+    from nodes.agent.subject import Subject
 
 __all__ = ["Certifier"]
 
@@ -48,9 +48,9 @@ def _refused(run: str, why: str, remedy: str | None = None, about: str = "other"
 
 
 class Certifier:
-    def __init__(self, agent: Agent, planner: Planner) -> None:
+    def __init__(self, agent: Agent, subject: Subject) -> None:
         self.agent = agent
-        self.planner = planner
+        self.subject = subject
         self.key = agent.certificates.key
         # An agent that died between a run's end and its revocations does them now: no flow may ever ask again.
         for record in agent.journal.runs():
@@ -122,7 +122,7 @@ class Certifier:
             raise _refused(
                 run, f"recomputed from the node's own journal its verdict is '{decided['verdict']}'", about="verdict"
             )
-        now_print = await self.planner.fingerprint(spec.rule)
+        now_print = await self.subject.fingerprint(spec.rule)
         then_print = Fingerprint.model_validate(record["fingerprint"])
         changed = differences(then_print, now_print)
         if changed:
@@ -139,7 +139,7 @@ class Certifier:
                     raise _refused(
                         run, f"in block {row.number} {unit.module} ran from another bundle than the run names"
                     )
-        timed = self.planner.timed(spec)
+        timed = self.subject.timed(spec)
         if timed.looks_timed is None and not spec.accept_timed_source:
             raise _refused(
                 run,
@@ -166,7 +166,7 @@ class Certifier:
             decided=decided,
             duty=duty,
             fingerprint=then_print,
-            rule=self.planner.rule_of(spec),
+            rule=self.subject.rule_of(spec),
             duty_device=self.agent.section.node.duty_device,
             demonstration=spec.demonstration or bool(record["source"]["timed"]),
             # Units of work are not timed by the agent; the runner's own word is not enough for a certificate.
@@ -224,7 +224,7 @@ class Certifier:
         prints: dict[str, Fingerprint] = {}
         for certificate, revoked in self.agent.certificates.all():
             if certificate.rule not in prints:
-                prints[certificate.rule] = await self.planner.fingerprint(certificate.rule)
+                prints[certificate.rule] = await self.subject.fingerprint(certificate.rule)
             state = validity(
                 certificate,
                 now=utc_now(),

@@ -21,6 +21,7 @@ from policies.refusal import Refused
 if TYPE_CHECKING:
     from nodes.agent.core import Agent
     from nodes.agent.plan import Planner
+    from nodes.agent.subject import Subject
     from nodes.rpc import Peer
 
 __all__ = ["Measurer"]
@@ -37,9 +38,10 @@ KEEP_AGAIN_S = 2.0
 
 
 class Measurer:
-    def __init__(self, agent: Agent, planner: Planner) -> None:
+    def __init__(self, agent: Agent, planner: Planner, subject: Subject) -> None:
         self.agent = agent
         self.planner = planner
+        self.subject = subject
         self._blocks: dict[tuple[str, int], asyncio.Task[BlockRow]] = {}
 
     async def begin(
@@ -55,7 +57,7 @@ class Measurer:
         runs = self.agent.runs
         runs.check_free(run, holder)
         old = self.agent.journal.run(run)
-        facts = await self.planner.facts(spec, old)
+        facts = await self.subject.facts(spec, old)
         if old is None:
             await self.planner.plan(spec, holder)
             runs.check_free(run, holder)
@@ -173,7 +175,7 @@ class Measurer:
     async def _other_program(self, run: str) -> list[str]:
         """What of the program that the record names runs otherwise now, or cannot be told; a program that is gone is none."""
         record = self.agent.runs.record(run)
-        now_print = await self.planner.fingerprint(record["spec"]["rule"])
+        now_print = await self.subject.fingerprint(record["spec"]["rule"])
         return other_program(Fingerprint.model_validate(record["fingerprint"]), now_print)
 
     async def _measure(self, active: Any, number: int, order: Order) -> BlockRow:

@@ -15,6 +15,7 @@ from nodes.agent.measure import Measurer
 from nodes.agent.plan import Planner
 from nodes.agent.preview import preview
 from nodes.agent.sections import checked_scope
+from nodes.agent.subject import Subject
 from nodes.clock import monotonic_s
 from nodes.identity import ProcessId, boot_id, liveness, own_id
 from nodes.jobs import Job
@@ -42,9 +43,10 @@ class Verbs:
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
         self._adding = 0
-        self.planner = Planner(agent)
-        self.measurer = Measurer(agent, self.planner)
-        self.certifier = Certifier(agent, self.planner)
+        subject = Subject(agent)
+        self.planner = Planner(agent, subject)
+        self.measurer = Measurer(agent, self.planner, subject)
+        self.certifier = Certifier(agent, subject)
 
     def table(self) -> dict[str, Verb]:
         measure, certify = self.measurer, self.certifier

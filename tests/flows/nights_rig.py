@@ -271,7 +271,7 @@ class _Agent:
         plans = _Plans(self)
         verbs = Verbs(self)  # type: ignore[arg-type]
         verbs.planner = plans  # type: ignore[assignment]
-        verbs.measurer = Measurer(self, plans)  # type: ignore[arg-type]
+        verbs.measurer = Measurer(self, plans, plans)  # type: ignore[arg-type]
         verbs.certifier = Certifier(self, plans)  # type: ignore[arg-type]
         verbs.certifier._recompute = self._recompute  # type: ignore[method-assign]
         self.verbs = verbs

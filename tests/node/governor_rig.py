@@ -19,7 +19,7 @@ from typing import Any
 
 from nodes.agent.certify import PASS, Certifier
 from nodes.agent.core import Agent
-from nodes.agent.plan import Planner
+from nodes.agent.subject import Subject
 from nodes.clock import utc_iso
 from nodes.identity import own_id
 from policies.harness.rows import BlockRow, UnitDose, WindowRow
@@ -94,8 +94,8 @@ class GovernorRig(Rig):
             return bool(agent.observer.program("trainer"))
 
         wait_for("the trainer is seen", seen, PATIENCE_S)
-        planner = Planner(agent)
-        certifier = PassingCertifier(agent, planner)
+        subject = Subject(agent)
+        certifier = PassingCertifier(agent, subject)
         track = agent.progress("trainer").track
 
         def knows() -> bool:
@@ -111,7 +111,7 @@ class GovernorRig(Rig):
             else agent.jobs.submit(modules[short].module, stage, {})
             for short, stage in works
         ]
-        facts = asyncio.run(planner.facts(asked, None))
+        facts = asyncio.run(subject.facts(asked, None))
         facts["work"] = [w for w in facts["work"] if (w["short"], w["stage"]) in works]
         agent.runs.begin("seed", asked, own_id(), facts | {"reviewed_by": "test", "flow_run_id": None})
         chance, rate = random.Random(3), self.rate()

@@ -25,6 +25,7 @@ from nodes.agent.measure import Measurer
 from nodes.agent.plan import Planner
 from nodes.agent.revoking import settle
 from nodes.agent.runs import Runs
+from nodes.agent.subject import Subject
 from nodes.clock import boottime_s, utc_iso, utc_now
 from nodes.identity import identify, own_id
 from policies.certificate import Certificate
@@ -47,8 +48,9 @@ class Node:
         self.agent.start()
         self.agent.set_section(rig.section(), "test")
         wait_for("the program is seen", self.sees)
-        self.planner = Planner(self.agent)
-        self.certifier = Certifier(self.agent, self.planner)
+        self.subject = Subject(self.agent)
+        self.planner = Planner(self.agent, self.subject)
+        self.certifier = Certifier(self.agent, self.subject)
         self.digest = next(m.digest for m in self.agent.modules.list() if m.short == "llmserve")
         chance = random.Random(5)
         track, when = self.agent.progress("stepper").track, self.agent.now_s()
@@ -73,7 +75,7 @@ class Node:
     ) -> dict[str, Any]:
         """A whole run: begun, blocks journaled with ON = ``ratio`` x OFF, ended as the flow would say."""
         asked = RunSpec.model_validate(self.rig.spec(**spec))
-        facts = asyncio.run(self.planner.facts(asked, None))
+        facts = asyncio.run(self.subject.facts(asked, None))
         self.agent.runs.begin(name, asked, own_id(), facts | {"reviewed_by": "test", "flow_run_id": None})
         chance, digest = random.Random(name), digest or self.digest
         for number in range(1, counted + left_out + 1):
@@ -182,7 +184,7 @@ def test_what_earns_none(node: Node, changes: dict[str, Any], word: str) -> None
 
 def test_an_open_run_earns_none(node: Node) -> None:
     asked = RunSpec.model_validate(node.rig.spec())
-    facts = asyncio.run(node.planner.facts(asked, None))
+    facts = asyncio.run(node.subject.facts(asked, None))
     node.agent.runs.begin("r1", asked, own_id(), facts | {"reviewed_by": "test", "flow_run_id": None})
     assert "not yet" in node.refused("r1")
 
@@ -264,7 +266,7 @@ def test_while_a_block_cannot_be_kept_nothing_is_certified_and_the_harm_in_it_ta
     node.run("high", duty=0.3, dose=0.3)
     node.offer("high")
     asked = RunSpec.model_validate(node.rig.spec(duty=0.2))
-    facts = asyncio.run(node.planner.facts(asked, None)) | {"reviewed_by": "test", "flow_run_id": None}
+    facts = asyncio.run(node.subject.facts(asked, None)) | {"reviewed_by": "test", "flow_run_id": None}
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     holder = identify(child.pid)
     assert holder is not None
@@ -288,7 +290,9 @@ def test_while_a_block_cannot_be_kept_nothing_is_certified_and_the_harm_in_it_ta
         peer = cast(Any, SimpleNamespace(gone=asyncio.Event()))
         with monkeypatch.context() as full:
             full.setattr(node.agent.journal, "put_block", _full)
-            block = asyncio.create_task(Measurer(node.agent, node.planner).block("bad", 1, died.order, peer))
+            block = asyncio.create_task(
+                Measurer(node.agent, node.planner, node.subject).block("bad", 1, died.order, peer)
+            )
             await asyncio.sleep(0.2)
             child.kill()
             child.wait(30)
@@ -313,7 +317,7 @@ def test_an_agent_killed_on_a_full_disk_certifies_nothing_at_its_next_start_unti
     node.run("high", duty=0.3, dose=0.3)
     node.offer("high")
     asked = RunSpec.model_validate(node.rig.spec(duty=0.2))
-    facts = asyncio.run(node.planner.facts(asked, None)) | {"reviewed_by": "test", "flow_run_id": None}
+    facts = asyncio.run(node.subject.facts(asked, None)) | {"reviewed_by": "test", "flow_run_id": None}
     node.agent.runs.begin("bad", asked, own_id(), facts)
     node.agent.runs.note_started("bad", 1, coin(asked.seed, 1))
     died = BlockRow(
@@ -352,7 +356,7 @@ def test_a_damaged_record_of_a_run_fails_no_start_and_no_tick(
     node.offer("high")
     node.run("bad", counted=0, ending="inconclusive")
     node.agent.runs.change("bad", ending="slowdown", **damaged)
-    Certifier(node.agent, node.planner)
+    Certifier(node.agent, node.subject)
     node.agent.unsettled.add("bad")
     before_s = node.agent.ticked_s
     node.agent.tick()
@@ -364,9 +368,9 @@ def test_a_damaged_record_of_a_run_fails_no_start_and_no_tick(
 
 def test_a_look_that_is_none_is_refused(node: Node) -> None:
     asked = RunSpec.model_validate(node.rig.spec(duty=0.2))
-    facts = asyncio.run(node.planner.facts(asked, None)) | {"reviewed_by": "test", "flow_run_id": None}
+    facts = asyncio.run(node.subject.facts(asked, None)) | {"reviewed_by": "test", "flow_run_id": None}
     node.agent.runs.begin("r1", asked, own_id(), facts)
-    measurer = Measurer(node.agent, node.planner)
+    measurer = Measurer(node.agent, node.planner, node.subject)
     for look in (
         {},
         {"n": "8", "verdict": "slowdown"},
@@ -385,7 +389,7 @@ def test_an_agent_starts_on_a_full_disk_with_a_run_that_nobody_came_back_to(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = RunSpec.model_validate(node.rig.spec(duty=0.2))
-    facts = asyncio.run(node.planner.facts(asked, None)) | {"reviewed_by": "test", "flow_run_id": None}
+    facts = asyncio.run(node.subject.facts(asked, None)) | {"reviewed_by": "test", "flow_run_id": None}
     node.agent.runs.begin("old", asked, own_id(), facts)
     node.agent.runs.change("old", driven_at=utc_iso(utc_now() - timedelta(days=2)))
     node.agent.runs.active = None  # of an agent that has just begun
@@ -401,7 +405,7 @@ def test_an_agent_starts_on_a_full_disk_with_a_run_that_nobody_came_back_to(
 def test_a_run_that_somebody_goes_on_with_keeps_its_feed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left of the block that its earlier process drove ends a moment later."""
     asked = RunSpec.model_validate(node.rig.spec(duty=0.2))
-    facts = asyncio.run(node.planner.facts(asked, None)) | {"reviewed_by": "test", "flow_run_id": None}
+    facts = asyncio.run(node.subject.facts(asked, None)) | {"reviewed_by": "test", "flow_run_id": None}
     ended: list[str] = []
     monkeypatch.setattr(node.agent.under_test, "end_feed", ended.append)
     node.agent.runs.begin("r1", asked, own_id(), facts)
@@ -414,7 +418,7 @@ def test_the_feed_of_a_run_that_a_full_disk_does_not_take_fails_no_tick(
 ) -> None:
     """Ticks that fail judge no rule; the feed is asked for again."""
     asked = RunSpec.model_validate(node.rig.spec(duty=0.2, feed="llmserve/selftest"))
-    facts = asyncio.run(node.planner.facts(asked, None)) | {"reviewed_by": "test", "flow_run_id": None}
+    facts = asyncio.run(node.subject.facts(asked, None)) | {"reviewed_by": "test", "flow_run_id": None}
     node.agent.runs.begin("r1", asked, own_id(), facts)
     active = node.agent.runs.active
     assert active is not None
@@ -431,7 +435,7 @@ def test_a_feed_that_waits_to_be_tried_again_is_no_second_one_and_ends_with_its_
 ) -> None:
     """A feed whose runner fails at once: it must not be queued anew at every tick, nor wait for ever when its run has ended."""
     asked = RunSpec.model_validate(node.rig.spec(duty=0.2))
-    facts = asyncio.run(node.planner.facts(asked, None)) | {"reviewed_by": "test", "flow_run_id": None}
+    facts = asyncio.run(node.subject.facts(asked, None)) | {"reviewed_by": "test", "flow_run_id": None}
     node.agent.runs.begin("r1", asked, own_id(), facts)
     monkeypatch.setattr(node.agent, "evaluate", lambda how: None)
     active = node.agent.runs.active
@@ -452,7 +456,7 @@ def test_a_feed_that_failed_for_good_is_queued_again_at_the_next_on_and_not_befo
 ) -> None:
     """One that came to an end before shows that it can: then a failure is no last word."""
     asked = RunSpec.model_validate(node.rig.spec(duty=0.2))
-    facts = asyncio.run(node.planner.facts(asked, None)) | {"reviewed_by": "test", "flow_run_id": None}
+    facts = asyncio.run(node.subject.facts(asked, None)) | {"reviewed_by": "test", "flow_run_id": None}
     node.agent.runs.begin("r1", asked, own_id(), facts)
     monkeypatch.setattr(node.agent, "evaluate", lambda how: None)
     active, jobs = node.agent.runs.active, node.agent.jobs
@@ -476,7 +480,7 @@ def test_a_feed_that_failed_for_good_is_queued_again_at_the_next_on_and_not_befo
 def test_a_feed_whose_module_is_not_ready_any_more_fails_no_tick(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ticks that fail judge no rule, and fleet work would go on beside a program that has just begun."""
     asked = RunSpec.model_validate(node.rig.spec(duty=0.2))
-    facts = asyncio.run(node.planner.facts(asked, None)) | {"reviewed_by": "test", "flow_run_id": None}
+    facts = asyncio.run(node.subject.facts(asked, None)) | {"reviewed_by": "test", "flow_run_id": None}
     node.agent.runs.begin("r1", asked, own_id(), facts)
     active = node.agent.runs.active
     assert active is not None
@@ -513,7 +517,7 @@ def test_a_pass_that_could_not_be_judged_for_a_moment_certifies_when_offered_aga
     node.run("r1")
     unknown = SimpleNamespace(looks_timed=None, words="too few events")
     with monkeypatch.context() as early:
-        early.setattr(node.planner, "timed", lambda _: unknown)
+        early.setattr(node.subject, "timed", lambda _: unknown)
         assert "is not known" in node.refused("r1")
     assert node.agent.runs.record("r1")["certificate_refused_for"] == "later"
     assert node.offer("r1")["run"] == "r1"
@@ -645,7 +649,7 @@ def test_a_revocation_that_the_agent_died_before_is_made_up_for_at_its_start(nod
     node.offer("high")
     node.run("bad", ratio=0.3, ending="aborted", duty=0.2, dose=0.2)
     node.agent.runs.change("bad", ending="slowdown")  # as if the agent had died right after the end was written
-    node.certifier = Certifier(node.agent, node.planner)
+    node.certifier = Certifier(node.agent, node.subject)
     assert node.listed()[0]["validity"]["state"] == "revoked"
 
 
@@ -667,7 +671,7 @@ def test_on_a_clock_that_was_set_back_harm_revokes_what_was_earned_before_it(nod
     node.offer("high")
     with freeze_time(utc_now() - timedelta(days=3)):
         node.run("bad", ratio=0.3, ending="slowdown", duty=0.2, dose=0.2)
-    node.certifier = Certifier(node.agent, node.planner)
+    node.certifier = Certifier(node.agent, node.subject)
     assert node.listed()[0]["validity"]["state"] == "revoked"
 
 
@@ -686,7 +690,7 @@ def test_harm_that_a_run_showed_before_its_process_was_gone_revokes_at_once(node
     node.run("high", duty=0.3, dose=0.3)
     node.offer("high")
     asked = RunSpec.model_validate(node.rig.spec(duty=0.2))
-    facts = asyncio.run(node.planner.facts(asked, None))
+    facts = asyncio.run(node.subject.facts(asked, None))
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     holder = identify(child.pid)
     assert holder is not None
@@ -708,7 +712,7 @@ def test_harm_that_a_run_showed_before_its_process_was_gone_revokes_at_once(node
 
 def test_a_run_that_showed_no_harm_stays_open_when_its_process_is_gone(node: Node) -> None:
     asked = RunSpec.model_validate(node.rig.spec(duty=0.2))
-    facts = asyncio.run(node.planner.facts(asked, None))
+    facts = asyncio.run(node.subject.facts(asked, None))
     gone = dataclasses.replace(own_id(), start_ticks=1)
     node.agent.runs.begin("r1", asked, gone, facts | {"reviewed_by": "test", "flow_run_id": None})
     node.agent.runs.change("r1", looks=[{"n": 8, "verdict": "inconclusive"}])
@@ -721,7 +725,7 @@ def test_harm_that_a_run_showed_before_agent_and_flow_were_gone_revokes_at_the_n
     node.run("high", duty=0.3, dose=0.3)
     node.offer("high")
     asked = RunSpec.model_validate(node.rig.spec(duty=0.2))
-    facts = asyncio.run(node.planner.facts(asked, None))
+    facts = asyncio.run(node.subject.facts(asked, None))
     node.agent.runs.begin("bad", asked, own_id(), facts | {"reviewed_by": "test", "flow_run_id": None})
     node.agent.runs.change("bad", looks=[{"n": 8, "verdict": "slowdown"}])
     node.agent.runs.active = None  # of an agent that has just begun

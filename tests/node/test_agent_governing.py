@@ -33,7 +33,7 @@ class Certified(Node):
 
     def __init__(self, rig: Rig) -> None:
         super().__init__(rig)
-        self.certifier = PassingCertifier(self.agent, self.planner)
+        self.certifier = PassingCertifier(self.agent, self.subject)
         for name, duty in (("low", 0.1), ("high", 0.3)):
             self.run(name, duty=duty, dose=duty)
             self.offer(name)

@@ -12,6 +12,7 @@ import pytest
 
 from nodes.agent.core import Agent
 from nodes.agent.plan import Planner
+from nodes.agent.subject import Subject
 from policies.harness.spec import RunSpec
 from policies.refusal import Refused
 from tests.node.agent_rig import ROOT, Rig, runners_of, wait_for
@@ -107,7 +108,7 @@ def test_a_source_on_a_timer_is_refused_and_can_be_accepted_for_a_demonstration(
     now_s = agent.now_s()
     for step in range(60):
         track.add_events(now_s - 6.0 + 0.1 * step)
-    planner = Planner(agent)
+    planner = Planner(agent, Subject(agent))
     with pytest.raises(Refused) as refused:
         asyncio.run(planner.plan(RunSpec.model_validate(rig.spec())))
     assert refused.value.code == "SOURCE_LOOKS_TIMED"

@@ -34,7 +34,7 @@ def test_another_program_is_told_and_one_that_is_gone_or_was_never_known_is_none
 
 
 class Stub:
-    """An agent and planner of which a block asks the least; ``seen`` is the program at each look."""
+    """An agent, planner and subject of which a block asks the least; ``seen`` is the program at each look."""
 
     def __init__(self, *seen: Fingerprint) -> None:
         self.seen = list(seen)
@@ -98,7 +98,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Any:
         async def run() -> dict[str, Any]:
             stub = Stub(*seen)
             stub.full = full
-            measurer = Measurer(cast(Any, stub), cast(Any, stub))
+            measurer = Measurer(cast(Any, stub), cast(Any, stub), cast(Any, stub))
             return await measurer.block("r", 1, coin(0, 1), cast(Any, SimpleNamespace(gone=asyncio.Event())))
 
         return asyncio.run(run())
