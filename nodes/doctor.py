@@ -6,16 +6,17 @@ import contextlib
 import os
 import subprocess
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from nodes.jobs.runnerfiles import write_document
 from nodes.jobs.workdir import runner_environment
 from policies.json_text import parse_json
 
-__all__ = ["DoctorReport", "Examined", "run_doctor"]
+if TYPE_CHECKING:
+    from nodes.jobs.starting import ModuleLike
+
+__all__ = ["DoctorReport", "run_doctor"]
 
 DOCTOR_LIMIT_S = 60.0
 DOCTOR_OUTPUT_BYTES = 1 << 20
@@ -38,40 +39,26 @@ class DoctorReport:
         return {name: getattr(self, name) for name in names}
 
 
-class Examined(Protocol):
-    """What a doctor's process is made from."""
-
-    @property
-    def short(self) -> str: ...
-    @property
-    def data(self) -> Path: ...
-    @property
-    def search(self) -> str: ...
-    @property
-    def variables(self) -> Mapping[str, str]: ...
-    def command(self) -> list[str]: ...
-
-
-def run_doctor(state: Examined, limit_s: float = DOCTOR_LIMIT_S) -> DoctorReport:
+def run_doctor(module: ModuleLike, limit_s: float = DOCTOR_LIMIT_S) -> DoctorReport:
     """``<exec…> doctor --json`` in the module's data folder; blocks for at most ``limit_s``."""
-    tmp = state.data.parent / "tmp"
+    tmp = module.data.parent / "tmp"
     tmp.mkdir(parents=True, exist_ok=True, mode=0o700)
-    settings = state.data.parent / "settings.json"
+    settings = module.data.parent / "settings.json"
     if not settings.exists():
         write_document(settings, {})
     env = runner_environment(
-        short=state.short,
-        module_data=state.data,
+        short=module.short,
+        module_data=module.data,
         tmp=tmp,
         settings=settings,
-        search=state.search,
-        module_env=state.variables,
+        search=module.search,
+        module_env=module.variables,
     )
     with open(tmp / f"doctor-{threading.get_ident()}.out", "w+b") as out:
         try:
             process = subprocess.Popen(
-                [*state.command(), "doctor", "--json"],
-                cwd=state.data,
+                [*module.command(), "doctor", "--json"],
+                cwd=module.data,
                 env=env,
                 stdin=subprocess.DEVNULL,
                 stdout=out,

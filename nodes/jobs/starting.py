@@ -30,8 +30,10 @@ LAUNCHER = Path(__file__).with_name("launcher.py")
 
 
 class ModuleLike(Protocol):
-    """What a job needs to know of its module."""
+    """What is asked of a module by whoever starts a process of it: a job's attempt, or its doctor."""
 
+    @property
+    def short(self) -> str: ...
     @property
     def manifest(self) -> Manifest | None: ...
     @property
