@@ -24,7 +24,7 @@ from cotenant.stopping import Stopping
 if TYPE_CHECKING:
     from cotenant.cli.agents import Agent
 
-__all__ = ["run_demo", "section_text"]
+__all__ = ["no_answer", "run_demo", "section_text"]
 
 RULE, WORK = "trainer", "llmserve/selftest"
 WINDOW_S, WASHOUT_S, MARGIN, DUTY = 8.0, 2.0, 0.10, 0.3
@@ -41,7 +41,8 @@ SOURCE_WITHIN_S = 120.0
 # The run itself takes at most five minutes; the rest is for a machine that is busy with other things.
 RUN_WITHIN_S = 2400.0
 HONEST = ("no slowdown shown", "slowdown", "inconclusive", "refused", "harm_suspected")
-
+# What a busy machine keeps from happening happens on a less busy one.
+WHEN_LESS_BUSY = "cotenant demo, when the machine is less busy"
 
 HELD = 'gpu_jobs = "when_no_gpu_protected"   # no device work beside the trainer, but what a run lets happen'
 
@@ -65,6 +66,14 @@ match = {{ argv_regex = {pattern} }}
 tree = "descendants"
 protect = {{ metric = "progress_rate", max_slowdown = {MARGIN:g}, source = {{ jsonl = {path}, event = "step_done" }} }}
 """
+
+
+def no_answer(record: dict[str, Any]) -> OperationError:
+    """Of a run that ended without an honest answer: why, and whether another moment may bring one."""
+    reason = f" ({record['reason']})" if record.get("reason") else ""
+    remedy = WHEN_LESS_BUSY if record["ending"] == "no_dose" else "cotenant demo"
+    why = f"it ended '{record['ending']}'{reason}, which is no answer"
+    return OperationError("DEMO_NO_ANSWER", f"run {record['run']}", why, remedy)
 
 
 def run_demo(*, full: bool, keep: bool, out: Path, llm: bool = False) -> OperationResult:
@@ -184,7 +193,7 @@ class Demo(Stage):
                         "DEMO_SOURCE",
                         str(self.events),
                         f"in {SOURCE_WITHIN_S:g} s the agent saw no {STEPS_BEFORE_RUN} steps and their rate",
-                        "cotenant demo, when the machine is less busy",
+                        WHEN_LESS_BUSY,
                     )
                 )
             time.sleep(LOOK_EVERY_S)
@@ -237,19 +246,10 @@ class Demo(Stage):
             page.write_text(compare_html(records, [f"duty {DUTY:g}", "uncapped"]), encoding="utf-8")
             self.say(f"   both side by side: {page}")
         self.say(f"   in the Prefect UI, as long as the demo runs (--keep): {runs[-1]['ui']}")
-        dishonest = [run for run in runs if run["ending"] not in HONEST]
-        errors = [
-            OperationError(
-                "DEMO_NO_ANSWER",
-                f"run {run['run']}",
-                f"it ended '{run['ending']}', which is no answer",
-                "cotenant demo",
-            )
-            for run in dishonest
-        ]
+        errors = [no_answer(record) for record in records if record["ending"] not in HONEST]
         return OperationResult(
             {"runs": runs, "seconds": round(time.monotonic() - self._since, 1)},
-            exit_code=Exit.OTHER_ANSWER if dishonest else Exit.DONE,
+            exit_code=Exit.OTHER_ANSWER if errors else Exit.DONE,
             errors=errors,
             view=lambda data: [f"{run['ending']}: {run['files']['html']}" for run in data["runs"]],
         )
