@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cotenant.cli.result import OperationResult
+from cotenant.cli.result import Form, OperationResult
 
 __all__ = ["command", "finish", "group"]
 
@@ -26,11 +26,14 @@ def group(help_text: str) -> typer.Typer:
     return typer.Typer(help=help_text, no_args_is_help=True, rich_markup_mode=None, add_completion=False)
 
 
-def command(app: typer.Typer, name: str, *, example: str) -> Callable[[Command], Command]:
+def command(
+    app: typer.Typer, name: str, *, example: str, lines_with: str | None = None
+) -> Callable[[Command], Command]:
     """Register a function that returns an ``OperationResult``.
 
     Its docstring is the help text; the example is shown below it. A parameter named ``as_json`` is given the flag's
-    value, for commands that show something while they work.
+    value, for commands that show something while they work. ``lines_with`` names the flag with which such a command writes
+    one JSON object a line; its envelope, which comes last whatever ends it, is then one line too.
     """
 
     def register(function: Command) -> Command:
@@ -49,7 +52,8 @@ def command(app: typer.Typer, name: str, *, example: str) -> Callable[[Command],
             if wants_json:
                 given["as_json"] = as_json
             path = context.command_path.split(" ", 1)[-1]
-            raise typer.Exit(finish(functools.partial(function, **given), path, as_json=as_json, debug=debug))
+            form: Form = "text" if not as_json else "line" if lines_with and given[lines_with] else "json"
+            raise typer.Exit(finish(functools.partial(function, **given), path, form, debug=debug))
 
         run.__signature__ = signature.replace(parameters=parameters, return_annotation=None)  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in parameters}
@@ -60,7 +64,7 @@ def command(app: typer.Typer, name: str, *, example: str) -> Callable[[Command],
     return register
 
 
-def finish(work: Callable[[], OperationResult], path: str, *, as_json: bool, debug: bool) -> int:
+def finish(work: Callable[[], OperationResult], path: str, form: Form, *, debug: bool) -> int:
     """Do the work, print what came of it, and give the exit code."""
     from cotenant.cli.failures import as_result
     from cotenant.cli.render import emit
@@ -77,12 +81,12 @@ def finish(work: Callable[[], OperationResult], path: str, *, as_json: bool, deb
     except (Exception, KeyboardInterrupt) as error:
         result = failed(error)
     try:
-        emit(result, path, as_json=as_json)
+        emit(result, path, form)
     except BrokenPipeError:
         return _quiet_end(int(result.exit_code))
     except Exception as error:  # the answer could not be put into words
         result = failed(error)
-        emit(result, path, as_json=as_json)
+        emit(result, path, form)
     return int(result.exit_code)
 
 

@@ -28,6 +28,7 @@ def register(protection: typer.Typer) -> None:
         protection,
         "duty",
         example="cotenant protection duty local\ncotenant protection duty --watch\ncotenant protection duty --fleet",
+        lines_with="watch",
     )
     def duty(
         node: OptionalNodeArg = None,
@@ -39,7 +40,8 @@ def register(protection: typer.Typer) -> None:
     ) -> OperationResult:
         """The GPU budget beside protected programs: its ceiling, baselines, and each unit's duty, asked and measured.
 
-        Without a node every node of this machine that has a budget. With --watch and --json, one object a line.
+        Without a node every node of this machine that has a budget. With --watch and --json, one object a line; the last
+        is the envelope that other commands answer with.
         """
         if fleet:
             return _fleet(node, watch=watch)

@@ -81,7 +81,7 @@ def _usage(error: Exception, arguments: list[str], program: str) -> int:
     said = error.format_message().rstrip(".")  # type: ignore[attr-defined]
     failed = OperationError("USAGE", path, said, f"{path} --help")
     result = OperationResult.failed(Exit.REFUSED_INPUT, failed)
-    emit(result, path.partition(" ")[2], as_json="--json" in arguments)
+    emit(result, path.partition(" ")[2], "json" if "--json" in arguments else "text")
     return int(result.exit_code)
 
 

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from cotenant.cli.result import OperationError, OperationResult
+    from cotenant.cli.result import Form, OperationError, OperationResult
     from cotenant.cli.rows import Rows
 
 __all__ = ["console", "emit", "error_text", "fields", "show", "table", "when"]
@@ -64,10 +64,11 @@ def error_text(error: OperationError) -> str:
     return f"error: {head}" + (f"\n  next: {error.remedy}" if error.remedy else "")
 
 
-def emit(result: OperationResult, command: str, *, as_json: bool) -> None:
+def emit(result: OperationResult, command: str, form: Form) -> None:
     """Print a result: data on standard output, notes and errors on standard error."""
-    if as_json:
-        sys.stdout.write(json.dumps(result.envelope(command), indent=2, ensure_ascii=False, default=str) + "\n")
+    if form != "text":
+        indent = 2 if form == "json" else None
+        sys.stdout.write(json.dumps(result.envelope(command), indent=indent, ensure_ascii=False, default=str) + "\n")
         sys.stdout.flush()
         return
     if result.data is not None and result.view is not None:

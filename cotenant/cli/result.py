@@ -15,12 +15,14 @@ if TYPE_CHECKING:
 
     from policies.refusal import Refused
 
-__all__ = ["ENVELOPE_SCHEMA", "Exit", "OperationError", "OperationResult", "View"]
+__all__ = ["ENVELOPE_SCHEMA", "Exit", "Form", "OperationError", "OperationResult", "View"]
 
 ENVELOPE_SCHEMA = 1
 
 # What a person reads: made from the data only when text is printed, so that --json pays nothing for it.
 View = Callable[[Any], "Iterable[RenderableType]"]
+# How it is printed: for a person, as JSON over many lines, or as JSON in one line after others.
+Form = Literal["text", "json", "line"]
 
 
 class Exit(IntEnum):

@@ -25,7 +25,12 @@ FOLLOW_EVERY_S = 1.0
 
 
 def register(app: typer.Typer) -> None:
-    @command(app, "timeline", example="cotenant timeline local --follow\ncotenant timeline --code RUN_BLOCK --limit 20")
+    @command(
+        app,
+        "timeline",
+        example="cotenant timeline local --follow\ncotenant timeline --code RUN_BLOCK --limit 20",
+        lines_with="follow",
+    )
     def timeline(
         node: OptionalNodeArg = None,
         follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")] = False,
@@ -33,7 +38,10 @@ def register(app: typer.Typer) -> None:
         limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The newest so many entries.")] = 50,
         as_json: bool = False,
     ) -> OperationResult:
-        """The node's timeline: what its agent saw and did, oldest first. With --follow and --json, one entry a line."""
+        """The node's timeline: what its agent saw and did, oldest first.
+
+        With --follow and --json, one entry a line; the last line is the envelope that other commands answer with.
+        """
         if code is not None:
             _check_code(code)
         agent = agent_of(node)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -289,6 +290,26 @@ def test_a_word_that_is_none_is_refused_with_those_that_are(
 def test_a_pattern_of_codes_is_for_the_agent(cli: Cli, home: Path) -> None:
     with FakeAgent(home, timeline={"entries": [], "last_seq": 0}).serving():
         assert cli("timeline", "--code", "RUN_*").code == 0
+
+
+@pytest.mark.parametrize("ends", [KeyboardInterrupt, Refused("NODE_UNKNOWN", "node x", "it is gone", "cotenant up")])
+def test_a_timeline_that_is_followed_as_json_is_one_object_a_line_whatever_ends_it(
+    ends: BaseException, cli: Cli, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = {"seq": 1, "at": "2026-11-30T12:00:00+00:00", "code": "AGENT_STARTED", "severity": "info", "message": "up"}
+
+    def told(after_seq: int, limit: int) -> dict[str, Any]:
+        return {"entries": [entry][after_seq:], "last_seq": 1}
+
+    def sleep(seconds: float) -> None:
+        raise ends
+
+    monkeypatch.setattr("cotenant.cli.timeline.time.sleep", sleep)
+    with FakeAgent(home, timeline=told).serving():
+        said = cli("timeline", "--follow", "--json")
+    first, last = (json.loads(line) for line in said.out.splitlines())
+    assert first == entry
+    assert (list(last), last["exit_code"], last["data"]) == (ENVELOPE_KEYS, said.code, None)
 
 
 def test_a_section_error_says_what_is_allowed(cli: Cli, home: Path, tmp_path: Path) -> None:

@@ -117,6 +117,15 @@ def test_watch_with_json_is_one_object_a_look(
         ["node b", "node c"],
     )
     assert second["errors"][0]["remedy"] == "cotenant up"
+    (last,) = (json.loads(line) for line in lines[2:])
+    assert (last["command"], last["status"], last["data"]) == ("protection duty", "success", None)
+
+
+def test_a_watch_with_json_that_ends_in_an_error_says_so_in_one_line_too(cli: Cli, nodes: dict[str, Any]) -> None:
+    nodes |= {"b": None}
+    (last,) = cli("protection", "duty", "b", "--watch", "--json").out.splitlines()
+    assert json.loads(last)["errors"][0]["what"] == "node b"
+    assert len(cli("protection", "duty", "b", "--json").out.splitlines()) > 1, "alone it is for people too"
 
 
 def test_watch_of_one_node_outlives_its_agents_restart_and_refuses_one_that_never_answered(
