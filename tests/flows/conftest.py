@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +17,8 @@ from typing import Any
 for name in [name for name in os.environ if name.startswith("PREFECT_")]:
     del os.environ[name]
 os.environ["PREFECT_HOME"] = tempfile.mkdtemp(prefix="cotenant-test-prefect-")
+# Registered before Prefect's own: removed after whatever Prefect still writes when the process ends.
+atexit.register(shutil.rmtree, os.environ["PREFECT_HOME"], ignore_errors=True)
 os.environ["DO_NOT_TRACK"] = "1"
 
 import pytest
