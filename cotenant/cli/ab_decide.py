@@ -12,6 +12,7 @@ import typer
 from cotenant.cli.command import command
 from cotenant.cli.result import Exit, OperationResult
 from cotenant.cli.watching import look_words
+from policies.harness.verdict import PASS
 
 __all__ = ["register"]
 
@@ -55,7 +56,7 @@ def register(ab: typer.Typer) -> None:
             assumed.append(f"a margin of {100 * chosen:g} % (--margin)")
         decision = _decide(list(given.blocks), chosen, most, given.first_look, file)
         data = decision.as_dict() | {"blocks": len(given.blocks), "left_out": given.left_out}
-        passed = decision.verdict == "no slowdown shown"
+        passed = decision.verdict == PASS
         return OperationResult(
             data,
             exit_code=Exit.DONE if passed else Exit.OTHER_ANSWER,

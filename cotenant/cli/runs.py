@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from cotenant.cli.agents import Agent, local_nodes
 from cotenant.cli.failures import Unreachable
 from cotenant.cli.result import Exit
+from policies.harness.verdict import PASS
 
 if TYPE_CHECKING:
     from cotenant.cli.queued import Queued
     from cotenant.settings import Settings
 
 __all__ = ["Found", "ending_exit", "find_run", "made_store", "owner_of", "store_engine"]
-
-PASS = "no slowdown shown"
 
 
 @dataclass(frozen=True, slots=True)

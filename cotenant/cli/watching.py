@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from policies.harness.verdict import PASS
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Left", "Watcher", "line_words", "look_words", "now_words"]
 
-PASS = "no slowdown shown"
 # Parts that last a moment: worth a place on a bar, not a line in a log.
 PASSING = ("idle", "closing")
 # The verdict of a pass is recomputed in a child process before a certificate is kept.

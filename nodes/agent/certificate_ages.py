@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from nodes.clock import boottime_s, utc_iso, utc_now
 from nodes.journal import Journal
 from policies.certificate import Certificate
-from policies.certificate.model import aware_utc
+from policies.instants import aware_utc
 
 __all__ = ["CertificateAges"]
 

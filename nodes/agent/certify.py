@@ -29,6 +29,7 @@ from policies.certificate import (
 from policies.harness.dose import certified_duty
 from policies.harness.spec import RunSpec
 from policies.harness.validity import counted, no_certificate
+from policies.harness.verdict import PASS
 from policies.refusal import Refused
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Certifier"]
 
-PASS = "no slowdown shown"
 RECOMPUTE_WITHIN_S = 120.0
 
 

@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
-from policies.certificate.model import aware_utc
 from policies.harness.hours import Hours
 from policies.harness.schedule import longest_s
 from policies.harness.spec import RunSpec
+from policies.instants import aware_utc
 
 __all__ = ["FORGOTTEN_AFTER", "SOON", "Due", "Renewal", "due", "renewals"]
 

@@ -14,12 +14,12 @@ from policies.certificate.model import (
     CertifiedWork,
     Companion,
     Earlier,
-    aware_utc,
     rule_digest,
     sign,
 )
 from policies.harness.dose import LEAST_OF_DOSE
 from policies.harness.spec import RunSpec
+from policies.instants import aware_utc
 from policies.refusal import Refused
 from policies.section.models import Rule
 

@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, timedelta
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, model_validator
@@ -24,7 +24,6 @@ __all__ = [
     "CertifiedWork",
     "Companion",
     "Earlier",
-    "aware_utc",
     "check_digest",
     "rule_digest",
     "sign",
@@ -166,10 +165,3 @@ def _mac(fields: Mapping[str, Any], key: bytes) -> str:
 
 def _canonical(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-
-
-def aware_utc(when: datetime) -> datetime:
-    """In UTC. Arithmetic between two times of one zone ignores its clock changes, so nothing is compared elsewhere."""
-    if when.tzinfo is None or when.utcoffset() is None:
-        raise ValueError(f"a date without an offset is no instant: {when.isoformat()}")
-    return when.astimezone(UTC)

@@ -9,17 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 from policies.harness.spec import RunSpec
+from policies.harness.verdict import PASS
+from policies.instants import aware_utc
 
 if TYPE_CHECKING:
     from policies.certificate.model import Certificate
 
 __all__ = [
     "HARM",
-    "PASS",
     "PASSES_WITHIN",
     "PastRun",
     "Standing",
@@ -29,7 +30,6 @@ __all__ = [
     "standing",
 ]
 
-PASS = "no slowdown shown"
 HARM = ("slowdown", "harm_suspected")
 PASSES_WITHIN = timedelta(days=14)
 PASSES_OWED = 2
@@ -70,11 +70,7 @@ class PastRun:
     def of(cls, record: Record) -> PastRun:
         """From a RunRecord that has ended. Raises ``ValueError`` on one whose end has no aware time."""
         spec = RunSpec.model_validate(record["spec"])
-        ended_at = datetime.fromisoformat(str(record["ended_at"]))
-        came_at = datetime.fromisoformat(str(record.get("came_at") or record["ended_at"]))
-        for at in (came_at, ended_at):
-            if at.tzinfo is None:
-                raise ValueError(f"run {record['run']}: the time of its end has no offset: {at.isoformat()}")
+        ended_at = _end(record, record["ended_at"])
         return cls(
             run=str(record["run"]),
             rule=spec.rule,
@@ -83,8 +79,8 @@ class PastRun:
             duty=spec.duty,
             kind=spec.kind,
             ending=str(record["ending"]),
-            came_at=came_at.astimezone(UTC),
-            ended_at=ended_at.astimezone(UTC),
+            came_at=_end(record, record["came_at"]) if record.get("came_at") else ended_at,
+            ended_at=ended_at,
             looked=bool(record.get("looks", True)) or bool(record.get("reached_look")),
             demonstration=spec.demonstration or bool((record.get("source") or {}).get("timed")),
             margin=spec.margin,
@@ -182,10 +178,15 @@ def check_when(run: PastRun | Record) -> None:
 def _came_at(run: PastRun | Record) -> datetime:
     if isinstance(run, PastRun):
         return run.came_at
-    at = datetime.fromisoformat(str(run.get("came_at") or run.get("ended_at")))
-    if at.tzinfo is None:
-        raise ValueError(f"run {run.get('run')}: the time of its end has no offset: {at.isoformat()}")
-    return at.astimezone(UTC)
+    return _end(run, run.get("came_at") or run.get("ended_at"))
+
+
+def _end(run: Record, said: object) -> datetime:
+    """The time of its end that the record says, in UTC. Raises ``ValueError`` naming the run."""
+    try:
+        return aware_utc(datetime.fromisoformat(str(said)))
+    except ValueError as error:
+        raise ValueError(f"run {run.get('run')}: when it ended cannot be told: {error}") from None
 
 
 def revocations(run: PastRun | Record, certificates: Sequence[Certificate]) -> list[Certificate]:

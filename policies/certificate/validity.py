@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from policies.certificate.fingerprint import Fingerprint, differences
-from policies.certificate.model import VALID_FOR, Certificate, aware_utc, check_digest, rule_digest
+from policies.certificate.model import VALID_FOR, Certificate, check_digest, rule_digest
 from policies.harness.spec import RunSpec
+from policies.instants import aware_utc
 from policies.section.models import Rule
 
 __all__ = ["Validity", "validity"]

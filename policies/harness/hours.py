@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 
+from policies.instants import aware_utc
 from policies.refusal import Refused
 
 __all__ = ["HOURS_PATTERN", "Hours", "Span", "parse_hours"]
@@ -41,18 +42,18 @@ class Hours:
 
     def span(self, now: datetime, zone: tzinfo) -> Span | None:
         """The hours that ``now`` (aware) lies in, or None where it lies in none."""
-        now = _utc(now)
+        now = aware_utc(now)
         return next((span for span in self._around(now, zone) if span.start <= now < span.end), None)
 
     def next_span(self, now: datetime, zone: tzinfo) -> Span:
         """The hours that ``now`` lies in, else the next to come."""
-        now = _utc(now)
+        now = aware_utc(now)
         return next(span for span in self._around(now, zone) if now < span.end)
 
     def left_s(self, now: datetime, zone: tzinfo) -> float:
         """Seconds until these hours end; 0 outside them."""
         span = self.span(now, zone)
-        return 0.0 if span is None else (span.end - _utc(now)).total_seconds()
+        return 0.0 if span is None else (span.end - aware_utc(now)).total_seconds()
 
     def _around(self, now: datetime, zone: tzinfo) -> list[Span]:
         """The spans that begin from two days before to three days after, without empty ones, in order."""
@@ -86,12 +87,6 @@ def parse_hours(text: str) -> Hours:
 
 def _refused(text: str, why: str) -> Refused:
     return Refused("SWEEP_BAD_HOURS", f"hours {text!r}", why, "write them as 22:00-06:30, in the node's local time")
-
-
-def _utc(when: datetime) -> datetime:
-    if when.tzinfo is None or when.utcoffset() is None:
-        raise ValueError(f"a date without an offset is no instant: {when.isoformat()}")
-    return when.astimezone(UTC)
 
 
 def _first_moment(day: date, at: time, zone: tzinfo) -> datetime:

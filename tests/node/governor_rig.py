@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from nodes.agent.certify import PASS, Certifier
+from nodes.agent.certify import Certifier
 from nodes.agent.core import Agent
 from nodes.agent.subject import Subject
 from nodes.clock import utc_iso
@@ -25,6 +25,7 @@ from nodes.identity import own_id
 from policies.harness.rows import BlockRow, UnitDose, WindowRow
 from policies.harness.schedule import coin
 from policies.harness.spec import RunSpec
+from policies.harness.verdict import PASS
 from policies.workloads import is_workload, workload_name
 from tests.node.agent_rig import ROOT, Rig, cpu_s, runners_of, wait_for
 

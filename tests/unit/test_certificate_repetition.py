@@ -82,9 +82,9 @@ def test_a_run_whose_time_cannot_be_told_is_neither_before_nor_after_another() -
     check_when(run(1))
     for at in ("yesterday", "2026-11-30T12:00:00", None):
         timeless = run(1) | {"came_at": at, "ended_at": at}
-        with pytest.raises(ValueError, match=r"day|offset|None"):
+        with pytest.raises(ValueError, match="run r1: when it ended cannot be told"):
             check_when(timeless)
-        with pytest.raises(ValueError, match=r"day|offset|None"):
+        with pytest.raises(ValueError, match="run r1: when it ended cannot be told"):
             comes_after(run(2), timeless)
 
 

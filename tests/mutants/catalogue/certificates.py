@@ -137,8 +137,8 @@ CERTIFICATES = [
     Mutant(
         "which run came first is what the wall clock said",
         REPETITION,
-        'record.get("came_at") or record["ended_at"]',
-        'record["ended_at"]',
+        '_end(record, record["came_at"]) if record.get("came_at") else ended_at',
+        "ended_at",
         (f"{T_REPETITION}::test_which_run_came_first_is_not_what_the_wall_clock_said",),
     ),
     Mutant(
