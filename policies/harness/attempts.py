@@ -11,7 +11,7 @@ __all__ = ["attempts_before"]
 
 
 def attempts_before(runs: Sequence[dict[str, Any]], spec: RunSpec) -> list[dict[str, Any]]:
-    """Ended runs of the same rule and work, oldest first: ``{run, ending, ended_at, duty, R, counted}``."""
+    """Ended runs of the same rule and work, at whatever duty, oldest first: ``{run, ending, ended_at, duty, R, n}``."""
     found = []
     for run in runs:
         asked = run["spec"]

@@ -26,7 +26,6 @@ __all__ = [
     "coin",
     "harm_in_blocks",
     "longest_s",
-    "looks",
     "most_blocks",
     "next_action",
     "run_looks",
@@ -72,11 +71,6 @@ def coin(seed: int, number: int) -> Order:
     """
     digest = hashlib.sha256(f"cotenant block order {seed} {number}".encode()).digest()
     return "on_first" if digest[0] & 1 else "off_first"
-
-
-def looks(n_max: int, first_look: int) -> tuple[int, ...]:
-    """The numbers of counted blocks at which a verdict may be computed, and no others."""
-    return tuple(range(first_look, n_max + 1, LOOK_STEP))
 
 
 def run_looks(spec: RunSpec) -> tuple[int, ...]:

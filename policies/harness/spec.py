@@ -61,6 +61,7 @@ class RunSpec(BaseModel):
 
     @property
     def looks(self) -> tuple[int, ...]:
+        """The numbers of counted blocks at which a verdict may be computed, and no others."""
         return tuple(range(self.first_look, self.n_max + 1, LOOK_STEP))
 
     @property

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+from policies.json_text import parse_json
 
 __all__ = ["added", "progress_of", "rates"]
 
@@ -31,8 +32,8 @@ def progress_of(lines: Iterable[str]) -> tuple[list[dict[str, Any]], list[dict[s
     answers, figures = [], []
     for line in lines:
         try:
-            event = json.loads(line)
-        except (ValueError, RecursionError):
+            event = parse_json(line)
+        except ValueError:
             continue
         if not isinstance(event, dict):
             continue

@@ -22,7 +22,7 @@ def rate_unit(record: Mapping[str, Any]) -> str:
 
 
 def attempts(record: Mapping[str, Any]) -> tuple[Attempt, ...]:
-    """Earlier runs of the same rule, work and duty, as the agent lists them."""
+    """Earlier runs of the same rule and work, at whatever duty, as the agent lists them."""
     return tuple(
         Attempt(
             run=clean(raw.get("run")) or "?",

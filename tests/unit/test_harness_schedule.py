@@ -9,7 +9,7 @@ from harness_rows import block, blocks, spec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.harness.schedule import End, Judge, NextBlock, coin, longest_s, looks, most_blocks, next_action, run_looks
+from policies.harness.schedule import End, Judge, NextBlock, coin, longest_s, most_blocks, next_action, run_looks
 
 # --- the coin -----------------------------------------------------------------------------------------------------
 
@@ -51,9 +51,8 @@ def test_the_coin_takes_any_seed(seed: int, number: int) -> None:
 
 
 def test_looks_are_every_fourth_from_the_first() -> None:
-    assert looks(40, 8) == (8, 12, 16, 20, 24, 28, 32, 36, 40)
-    assert looks(12, 12) == (12,)
-    assert run_looks(spec()) == looks(40, 8)
+    assert run_looks(spec()) == spec().looks == (8, 12, 16, 20, 24, 28, 32, 36, 40)
+    assert spec(max_hours=2.4, first_look=12).looks == (12,)
 
 
 @pytest.mark.parametrize(("asked", "judged"), [(12, 12), (8, 8), (1, 8), (9, 12), (100, 40)])

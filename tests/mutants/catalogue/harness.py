@@ -85,9 +85,9 @@ HARNESS = [
     # -- the schedule
     Mutant(
         "the last look is left out",
-        SCHEDULE,
-        "range(first_look, n_max + 1, LOOK_STEP)",
-        "range(first_look, n_max, LOOK_STEP)",
+        "policies/harness/spec.py",
+        "range(self.first_look, self.n_max + 1, LOOK_STEP)",
+        "range(self.first_look, self.n_max, LOOK_STEP)",
         (f"{T_SCHEDULE}::test_looks_are_every_fourth_from_the_first",),
     ),
     Mutant(
