@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-__all__ = ["CODES", "Code", "Severity"]
+__all__ = ["CODES", "Code", "Entry", "Severity"]
 
 Severity = Literal["info", "notice", "warning", "error"]
 
@@ -19,6 +20,14 @@ class Code:
     severity: Severity
     meaning: str
     remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a decision has to say in the journal: a code of the table and its facts (plain JSON values)."""
+
+    code: str
+    data: Mapping[str, Any]
 
 
 _TABLE = (

@@ -17,6 +17,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
+from policies.codes import Entry
+
 __all__ = [
     "CLEAR",
     "HOUR_S",
@@ -116,14 +118,6 @@ class Verdict:
     duty: float
     measured: float | None
     until_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A journal entry: a code of ``policies.codes`` and its facts."""
-
-    code: str
-    data: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

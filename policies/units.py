@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from policies.caps import Caps, Reserve, strictest_caps, sum_of_reserves
 from policies.governed import refusals, shares
 from policies.run_holds import run_reasons
-from policies.views import Action, Desired, NodeView, Reason, RuleView, Scope, Unit
+from policies.section.models import Scope
+from policies.views import Action, Desired, NodeView, Reason, RuleView, Unit
 from policies.work import CPU
 
 __all__ = [
@@ -249,10 +250,12 @@ def desired(units: Sequence[Unit], node: NodeView) -> tuple[Desired, ...]:
     for attempt, reason in over_the_caps([unit for unit in units if not why_of[unit.attempt]], caps).items():
         why_of[attempt] = (reason,)
     # Under the governor a held unit keeps its share, so that the others' does not jump.
-    shares = duties(units if node.run is None else [unit for unit in units if not why_of[unit.attempt]], node)
+    duty_of = duties(units if node.run is None else [unit for unit in units if not why_of[unit.attempt]], node)
     found = []
     for unit in units:
         why = why_of[unit.attempt]
         action: Action = "run" if not why else "evict" if any(r.action == "evict" for r in why) else "pause"
-        found.append(Desired(unit.attempt, action, why, shares.get(unit.attempt), is_lowered(unit, node), caps.threads))
+        found.append(
+            Desired(unit.attempt, action, why, duty_of.get(unit.attempt), is_lowered(unit, node), caps.threads)
+        )
     return tuple(found)

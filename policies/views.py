@@ -10,11 +10,11 @@ from typing import Literal
 from policies.caps import NO_CAPS, NO_RESERVE, Caps, Reserve
 from policies.governed import Governed
 from policies.reaction import Level
+from policies.section.models import DutyDevice, GpuJobs, Mode, Scope
 from policies.work import WorkSelector
 
-__all__ = ["Action", "Desired", "NodeView", "PhaseView", "Reason", "RuleView", "RunView", "Scope", "Unit"]
+__all__ = ["Action", "Desired", "NodeView", "PhaseView", "Reason", "RuleView", "RunView", "Unit"]
 
-Scope = Literal["all", "cpu", "gpu", "io"]
 Action = Literal["run", "pause", "evict"]
 
 
@@ -140,10 +140,10 @@ class RunView:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    mode: Literal["fleet_first", "moderate", "strict_yield"] = "moderate"
+    mode: Mode = "moderate"
     pause: bool = False
-    gpu_jobs: Literal["never", "when_no_gpu_protected", "certified", "always"] = "when_no_gpu_protected"
-    duty_device: Literal["gpu", "cpu"] = "gpu"
+    gpu_jobs: GpuJobs = "when_no_gpu_protected"
+    duty_device: DutyDevice = "gpu"
     rules: tuple[RuleView, ...] = ()
     run: RunView | None = None
     admits: bool = True

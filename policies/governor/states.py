@@ -9,7 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Final, Literal
+
+from policies.codes import Entry
+from policies.section.models import GpuJobs
 
 __all__ = [
     "INITIAL",
@@ -17,7 +20,6 @@ __all__ = [
     "Baseline",
     "Entry",
     "GovernorState",
-    "GpuJobs",
     "Holding",
     "Inputs",
     "Outputs",
@@ -34,8 +36,6 @@ STATES: Final[tuple[StateName, ...]] = (
     "unreadable",
     "stood_down",
 )
-
-GpuJobs = Literal["never", "when_no_gpu_protected", "certified", "always"]
 
 
 def _check_share(name: str, value: float | None) -> None:
@@ -189,14 +189,6 @@ class GovernorState:
 
 
 INITIAL: Final = GovernorState()
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A journal entry: a code of ``policies.codes`` and its facts (plain JSON values)."""
-
-    code: str
-    data: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

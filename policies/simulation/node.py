@@ -55,7 +55,7 @@ class Tick:
     state: GovernorState
     budget: float | None
     entries: tuple[Entry, ...]
-    overruns: tuple[compliance.Entry, ...] = ()
+    overruns: tuple[Entry, ...] = ()
 
 
 class _Progress:
@@ -108,7 +108,7 @@ def simulate(setup: Setup, hours: float, rng: random.Random) -> Iterator[Tick]:
                 unit.unit for unit in fleet.units if compliance.gets_duty(checked, unit.unit, unit.module, True, now_s)
             )
         state, out = step(state, Inputs(holding=(_reading(setup, progress, now_s),), units=units), now_s)
-        overruns: tuple[compliance.Entry, ...] = ()
+        overruns: tuple[Entry, ...] = ()
         if judged:
             samples = [
                 compliance.Sample(
