@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from nodes.child import end_group, ended_within
 from nodes.jobs.runnerfiles import write_document
 from nodes.jobs.workdir import runner_environment
 from policies.json_text import parse_json
@@ -20,6 +20,8 @@ __all__ = ["DoctorReport", "run_doctor"]
 
 DOCTOR_LIMIT_S = 60.0
 DOCTOR_OUTPUT_BYTES = 1 << 20
+# Of what it wrote to its standard error, the end.
+COMPLAINT_BYTES = 500
 
 Health = Literal["healthy", "unhealthy", "undetected"]
 
@@ -40,7 +42,7 @@ class DoctorReport:
 
 
 def run_doctor(module: ModuleLike, limit_s: float = DOCTOR_LIMIT_S) -> DoctorReport:
-    """``<exec…> doctor --json`` in the module's data folder; blocks for at most ``limit_s``."""
+    """``<exec…> doctor --json`` in the module's data folder; blocks for at most ``limit_s``, and seconds to end it."""
     tmp = module.data.parent / "tmp"
     tmp.mkdir(parents=True, exist_ok=True, mode=0o700)
     settings = module.data.parent / "settings.json"
@@ -54,7 +56,9 @@ def run_doctor(module: ModuleLike, limit_s: float = DOCTOR_LIMIT_S) -> DoctorRep
         search=module.search,
         module_env=module.variables,
     )
-    with open(tmp / f"doctor-{threading.get_ident()}.out", "w+b") as out:
+    said = tmp / f"doctor-{threading.get_ident()}"
+    # files: of a pipe that a child of its inherits nobody knows when the last word is said
+    with open(said.with_suffix(".out"), "w+b") as out, open(said.with_suffix(".err"), "w+b") as errors:
         try:
             process = subprocess.Popen(
                 [*module.command(), "doctor", "--json"],
@@ -62,27 +66,22 @@ def run_doctor(module: ModuleLike, limit_s: float = DOCTOR_LIMIT_S) -> DoctorRep
                 env=env,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
-                stderr=subprocess.PIPE,
+                stderr=errors,
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
             return DoctorReport("undetected", f"its doctor cannot be started: {error}", [], {}, [])
-        try:
-            _, errors = process.communicate(timeout=limit_s)
-            late = False
-        except subprocess.TimeoutExpired:
-            late = True
-            errors = b""
-        finally:
-            # the group is the doctor's own session; its leader is not collected before this
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, 9)
-            process.communicate()
+        late = not ended_within(process, limit_s)
+        if not end_group(process):
+            why = f"its doctor (process {process.pid}) survives SIGKILL"
+            return DoctorReport("undetected", why, [], {}, [])
         out.seek(0)
         text = out.read(DOCTOR_OUTPUT_BYTES)
+        errors.seek(max(0, errors.seek(0, os.SEEK_END) - COMPLAINT_BYTES))
+        complaint = errors.read(COMPLAINT_BYTES)
     if late:
         return DoctorReport("undetected", f"its doctor did not answer within {limit_s:g} s", [], {}, [])
-    return _read_report(text, process.returncode, errors.decode("utf-8", "replace").strip()[-500:])
+    return _read_report(text, process.returncode, complaint.decode("utf-8", "replace").strip())
 
 
 def _read_report(text: bytes, code: int, errors: str) -> DoctorReport:

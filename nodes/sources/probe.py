@@ -10,12 +10,12 @@ import os
 import pwd
 import select
 import shlex
-import signal
 import subprocess
 import threading
 import time
 from dataclasses import dataclass
 
+from nodes.child import end_group, ended_within
 from nodes.sources.unreadable import Unreadable
 from nodes.sources.views import ProgressView
 from policies.sources.progress import ProgressTrack
@@ -107,7 +107,7 @@ class Probe:
 
 
 def run_probe(argv: tuple[str, ...], owner: Owner, limit_s: float = LIMIT_S) -> Answer:
-    """Run it and read the last line that it printed. Blocks for ``limit_s`` at most (and as long as its start takes)."""
+    """Run it and read the last line that it printed. Blocks for ``limit_s`` at most (and as long as its start and its end take)."""
     as_owner = {} if owner.uid == os.geteuid() else _as_owner(owner)
     if as_owner is None:
         why = f"it must run as uid {owner.uid}, and the agent (uid {os.geteuid()}) may not start processes of others"
@@ -131,14 +131,13 @@ def run_probe(argv: tuple[str, ...], owner: Owner, limit_s: float = LIMIT_S) -> 
     try:
         printed, whole = _read(process, limit_s)
     finally:
-        # the whole session that it began; its leader is not collected before this
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass
-        process.wait()
+        gone = end_group(process)
         assert process.stdout is not None
         process.stdout.close()
+    if not gone:
+        return Answer(
+            None, _bad(f"process {process.pid} survives SIGKILL", argv, "see what it waits for in the kernel")
+        )
     if not whole:
         return Answer(None, _bad(f"it did not end within {limit_s:g} s, or printed without end", argv))
     if process.returncode != 0:
@@ -156,11 +155,7 @@ def _read(process: subprocess.Popen[bytes], limit_s: float) -> tuple[bytes, bool
             return printed, False
         more = os.read(fd, 4096)
         if not more:
-            try:
-                process.wait(max(0.0, until_s - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                return printed, False
-            return printed, True
+            return printed, ended_within(process, until_s - time.monotonic())
         printed += more
     return printed, False
 
