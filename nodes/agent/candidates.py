@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from nodes.jobs.registry import EVERY
 from policies.work import WorkSelector
 from policies.workloads import is_workload, stage_of
 
@@ -19,8 +20,10 @@ def candidates(agent: Agent, selector: WorkSelector) -> list[dict[str, Any]]:
 
     A workload is there once it is started; one that is not is listed only where it is named.
     """
-    jobs = [job for job in agent.jobs.registry.jobs(limit=1000) if job.feed_of is None]
-    jobs += agent.jobs.registry.workloads()
+    registry = agent.jobs.registry
+    # of those that have not ended all: any number of others may have come since
+    jobs = [*registry.jobs("waiting", EVERY), *registry.jobs("running", EVERY)]
+    jobs = [job for job in jobs if job.feed_of is None] + registry.workloads()
     found: list[dict[str, Any]] = []
     for module in agent.modules.list():
         if module.state != "ready" or module.manifest is None:
@@ -42,7 +45,7 @@ def candidates(agent: Agent, selector: WorkSelector) -> list[dict[str, Any]]:
                     "gpu_use": gpu_use,
                     "capabilities": sorted(module.manifest.ways_of(stage)),
                     "queued": states.count("waiting"),
-                    "running": sum(state not in ("waiting", "ended") for state in states),
+                    "running": sum(state != "waiting" for state in states),
                 }
             )
     return found

@@ -19,6 +19,7 @@ from nodes.agent.subject import Subject
 from nodes.clock import monotonic_s
 from nodes.identity import ProcessId, boot_id, liveness, own_id
 from nodes.jobs import Job
+from nodes.jobs.registry import EVERY
 from nodes.machine import read_machine
 from nodes.meters.reading import Unreadable
 from nodes.rpc import Peer, Verb
@@ -35,6 +36,8 @@ __all__ = ["Verbs"]
 _MORE_OF_A_RUN = ("certificate", "certificate_refused_for", "flow_run_id", "driven_by", "section_digest", "sweep")
 
 EVENTS_BYTES = 1 << 19
+# In ``status``; ``job_list`` has all.
+WAITING_SHOWN = 200
 
 
 class Verbs:
@@ -116,7 +119,7 @@ class Verbs:
             "duty_device": node.duty_device,
             "rules": agent.observer.describe(),
             "sources": agent.sources(),
-            "jobs": [job for job in self.job_list(limit=200) if job["state"] != "ended"],
+            "jobs": self._open_jobs(),
             "workloads": self.workload_list(),
             "run": self.run_status(),
             "duty": agent.governing.view(),
@@ -234,9 +237,19 @@ class Verbs:
         }
 
     def job_list(self, state: str | None = None, limit: int = 100) -> list[dict[str, Any]]:
+        """Newest first. With ``state`` the newest so many in that state, however many others came after them."""
         _check_limit(limit)
-        jobs = [self._job(job) for job in self.agent.jobs.registry.jobs(limit=limit)]
-        return [job for job in jobs if state is None or job["state"] == state]
+        registry = self.agent.jobs.registry
+        if state is None:
+            return [self._job(job) for job in registry.jobs(limit=limit)]
+        kept = registry.jobs(state, limit) if state in ("waiting", "ended") else registry.jobs("running", EVERY)
+        return [job for job in map(self._job, kept) if job["state"] == state][:limit]
+
+    def _open_jobs(self) -> list[dict[str, Any]]:
+        """Newest first: all that run, and of those that wait the newest ones."""
+        registry = self.agent.jobs.registry
+        found = [*registry.jobs("running", EVERY), *registry.jobs("waiting", WAITING_SHOWN)]
+        return [self._job(job) for job in sorted(found, key=lambda job: job.job, reverse=True)]
 
     def _number(self, job: int | None, key: str | None) -> int:
         """Of a job that is named by its number, or by the key that it was submitted with."""

@@ -18,7 +18,7 @@ from nodes.clock import utc_iso
 from nodes.identity import ProcessId, boot_id
 from policies.jobs import JobState
 
-__all__ = ["AttemptRow", "Job", "Registry", "model_of"]
+__all__ = ["EVERY", "AttemptRow", "Job", "Registry", "model_of"]
 
 _SCHEMA = (
     """CREATE TABLE IF NOT EXISTS jobs (
@@ -39,6 +39,8 @@ _SCHEMA = (
 )
 
 
+EVERY = -1
+"""As a limit: none."""
 _LIGHT = (
     "job, module, short, stage, NULL AS payload, timeout_s, max_attempts, feed_of, state, outcome, code, reason, remedy, "
     "attempt, attempts, counted, soft_retries, queued_at, started_at, ended_at, NULL AS result, NULL AS failure, key"
@@ -171,7 +173,8 @@ class Registry:
         return _job(rows[0]) if rows else None
 
     def jobs(self, state: str | None = None, limit: int = 1000) -> list[Job]:
-        """Newest first, without workloads; payload, result and failure are left out (None), as a list shows none of them."""
+        """Newest first (``EVERY``: all of them), without workloads, by the state in its row: a running job is "running" there
+        also while it is held or stopping. Payload, result and failure are left out (None), as a list shows none of them."""
         where, values = ("AND state = ?", (state, limit)) if state else ("", (limit,))
         query = f"SELECT {_LIGHT} FROM jobs WHERE stage NOT LIKE 'service:%' {where} ORDER BY job DESC LIMIT ?"
         return [_job(row) for row in self._rows(query, values)]
