@@ -52,8 +52,9 @@ def _revoke(agent: Agent, record: dict[str, Any]) -> None:
     for certificate in revocations(record, kept):
         if _earned_later(journal.run(certificate.run), record):
             continue
-        duty = record["spec"].get("duty") or 1
-        why = f"run {record['run']} ended {record['ending']} for the same work at duty {duty}"
+        duty = record["spec"].get("duty")
+        at = ", uncapped" if duty is None else f" at duty {duty:g}"
+        why = f"run {record['run']} ended {record['ending']} for the same work{at}"
         journal.revoke_certificate(certificate.certificate, why)
         journal.write("CERT_REVOKED", {"certificate": certificate.certificate, "run": record["run"], "why": why})
 

@@ -223,7 +223,16 @@ def test_a_slowdown_revokes_what_was_certified_at_that_duty_or_more(node: Node) 
     node.run("bad", ratio=0.3, ending="slowdown", duty=0.2, dose=0.2)
     states = {row["run"]: row["validity"]["state"] for row in node.listed()}
     assert states == {"low": "valid", "high": "revoked"}
-    assert node.agent.journal.entries(code="CERT_REVOKED")
+    (said,) = node.agent.journal.entries(code="CERT_REVOKED")
+    assert said["data"]["why"] == "run bad ended slowdown for the same work at duty 0.2"
+
+
+def test_harm_of_work_that_was_asked_for_no_duty_is_told_as_such(node: Node) -> None:
+    node.run("high", duty=0.3, dose=0.3)
+    node.offer("high")
+    node.run("bad", ratio=0.3, ending="slowdown", duty=None, dose=0.2)
+    (said,) = node.agent.journal.entries(code="CERT_REVOKED")
+    assert said["data"]["why"] == "run bad ended slowdown for the same work, uncapped"
 
 
 def test_an_agent_that_dies_in_an_end_or_an_offer_does_the_rest_when_asked_again(
