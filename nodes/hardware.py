@@ -63,7 +63,7 @@ def hardware() -> dict[str, Any]:
     name, major = _os_name()
     return {
         "cpu_model": _cpu_model(),
-        "cores": os.cpu_count() or 0,
+        "cores": os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / (1 << 30), 1),
         "os_name": name,
         "os_major": major,

@@ -16,6 +16,7 @@ import pytest
 
 from nodes import fingerprint, program_script
 from nodes.fingerprint import bytes_to_hash, read_fingerprint, replaced_scripts
+from nodes.hardware import hardware
 from nodes.identity import identify
 from nodes.unbound_code import unbound_code
 from policies.certificate import Program, differences
@@ -374,3 +375,17 @@ def test_what_a_certificate_cannot_name_by_content_is_said(
         assert words in each.why
         assert each.words.startswith("CERT_NOT_BOUND: process ")
         assert each.remedy
+
+
+def test_a_count_of_cores_that_the_system_does_not_tell_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    hardware.cache_clear()
+    try:
+        with monkeypatch.context() as silent:
+            silent.setattr(os, "cpu_count", lambda: None)
+            unknown = read_fingerprint([])
+        assert unknown.cores is None
+        assert any(each.startswith("cores: unknown") for each in differences(unknown, unknown)), (
+            "not the same as itself"
+        )
+    finally:
+        hardware.cache_clear()
