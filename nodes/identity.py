@@ -6,9 +6,9 @@ import os
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-__all__ = ["Liveness", "ProcessId", "boot_id", "identify", "liveness", "own_id"]
+__all__ = ["Liveness", "ProcessId", "boot_id", "identify", "liveness", "own_id", "stat_fields"]
 
 PROC = Path("/proc")
 
@@ -33,7 +33,7 @@ class ProcessId:
         return cls(pid, ticks, str(raw["boot_id"]))
 
 
-Liveness = str  # "alive" | "gone" | "unknown"
+Liveness = Literal["alive", "gone", "unknown"]
 
 
 @lru_cache(maxsize=1)

@@ -114,7 +114,8 @@ class ModuleStore:
         node_dir: the node's home.
         builtin: folder of bundles that come with the product; each is added when it is first asked for.
 
-    Methods that run a doctor (``add``, ``doctor``, ``prepare``) block for up to a minute: call them in a thread.
+    Methods that run a doctor (``add``, ``doctor``, ``prepare``) block for up to a minute, and for as long as an environment
+    takes to build (``nodes.uv_environment``): call them in a thread.
     """
 
     def __init__(self, node_dir: Path, builtin: Path) -> None:

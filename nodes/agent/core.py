@@ -34,8 +34,9 @@ from nodes.clock import boottime_s, monotonic_s
 from nodes.identity import ProcessId
 from nodes.jobs import Attempt, JobManager, Workloads
 from nodes.journal import Journal
-from nodes.meters.cpu import CpuMeter, Unreadable
+from nodes.meters.cpu import CpuMeter
 from nodes.meters.device import DeviceMeters
+from nodes.meters.reading import Unreadable
 from nodes.modules import ModuleStore
 from nodes.sources.hub import SourceHub
 from nodes.sources.probe import Owner
@@ -227,7 +228,7 @@ class Agent:
             return  # asked between two ticks: the share of a moment says nothing
         since_s, self._metered_s = self._metered_s, now_s
         self.ended_unread = self._ended_unread(since_s, span_s)
-        readings = self.meter.read(now_s, {name: self.jobs.tree(name) for name in attempts})
+        readings = self.meter.read({name: self.jobs.tree(name) for name in attempts})
         self.shares = {
             name: busy if isinstance(busy, Unreadable) else busy / (span_s * attempts[name].cores)
             for name, busy in readings.items()

@@ -270,8 +270,8 @@ class Governing:
             a for a in self.agent.jobs.attempts() if a.state != "stopping" and self.agent.units.of_attempt(a).device
         ]
         names = [UnitName(a.attempt_id, a.module, a.stage, a.attempt_id) for a in live]
-        sharing = {a.attempt_id: a.duty for a in live if a.duty is not None and a.attempt_id in self.inputs.units}
-        outputs = dataclasses.replace(self.outputs, shares=sharing)
+        duties = {a.attempt_id: a.duty for a in live if a.duty is not None and a.attempt_id in self.inputs.units}
+        outputs = dataclasses.replace(self.outputs, shares=duties)
         found = duty_view(
             self.agent.node, self.state, self.inputs, outputs, names, self.judgement.verdicts, self.now_s()
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nodes.journal import Journal
-from nodes.meters.cpu import Unreadable
+from nodes.meters.reading import Unreadable
 from nodes.meters.stall import StallMeter
 from nodes.sources.hub import SourceHub
 from policies.reaction import HarmSignals, Limit, Reaction, ReactionState, step_reaction

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from nodes.agent.block import BlockRunner
 from nodes.agent.revoking import settle
@@ -19,6 +19,7 @@ from policies.harness.verdict import Verdict
 from policies.refusal import Refused
 
 if TYPE_CHECKING:
+    from nodes.agent.active_run import ActiveRun
     from nodes.agent.core import Agent
     from nodes.agent.plan import Planner
     from nodes.agent.subject import Subject
@@ -100,7 +101,9 @@ class Measurer:
         agent.journal.write("RUN_REFERENCE", {"run": run, **found})
         return found
 
-    async def _wait(self, active: Any, part: str, limit_s: float, *, held: bool) -> bool:
+    async def _wait(
+        self, active: ActiveRun, part: Literal["waiting", "reference"], limit_s: float, *, held: bool
+    ) -> bool:
         """Wait ``limit_s``, or until the work is held. Refused when the run ends meanwhile."""
         until_s = monotonic_s() + limit_s
         active.now.part, active.now.until_s = part, until_s
@@ -178,7 +181,7 @@ class Measurer:
         now_print = await self.subject.fingerprint(record["spec"]["rule"])
         return other_program(Fingerprint.model_validate(record["fingerprint"]), now_print)
 
-    async def _measure(self, active: Any, number: int, order: Order) -> BlockRow:
+    async def _measure(self, active: ActiveRun, number: int, order: Order) -> BlockRow:
         agent = self.agent
         try:
             row = await BlockRunner(agent, active, number, order).measure()

@@ -154,8 +154,8 @@ class Observer:
             footprint_bytes(pids) if footprint else None,
             self.on_device.busy(found, now_s) if told else None,
         )
-        if condition_holds(rule, found.present, use) or not (cores or share):
-            return condition_holds(rule, found.present, use)
+        if (holds := condition_holds(rule, found.present, use)) or not (cores or share):
+            return holds
         # A program that fleet work starves uses too little of the CPU to be seen: what it waited for counts as well.
         wanted = self.on_device.wanted_cores(rule.id, found, now_s) or 0.0
         return condition_holds(

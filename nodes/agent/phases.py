@@ -17,7 +17,6 @@ from policies.views import PhaseView
 
 __all__ = ["Phases"]
 
-PHASE_ON = ("on",)
 NOTHING: Mapping[int, Paused] = {}
 
 
@@ -54,7 +53,7 @@ class Phases:
         for index, during in enumerate(rule.during):
             phase = self._hub.phase(rule.id, index)
             key = (rule.id, index)
-            on = phase.state in PHASE_ON
+            on = phase.state == "on"
             if how == "tick" or rule.immediate or key not in self._judged:
                 if on and key not in self._judged:
                     # on from the first sight of it; changes are journaled as they are read
@@ -89,7 +88,7 @@ class Phases:
         ``paused``: what was stopped at once, by the index of the update that asked for it.
         """
         for at, update in enumerate(updates):
-            was_on, is_on = update.old in PHASE_ON, update.new in PHASE_ON
+            was_on, is_on = update.old == "on", update.new == "on"
             if was_on == is_on:
                 continue
             if is_on:
@@ -125,6 +124,6 @@ class Phases:
         names = []
         for index in range(len(wanted.during) if wanted else 0):
             phase = self._hub.phase(rule, index)
-            if phase.state in PHASE_ON:
+            if phase.state == "on":
                 names.append(f"phase {index + 1} of rule {rule}" + ("" if phase.readable else " (unreadable)"))
         return tuple(names)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from nodes.feeds import feed_payload
 from nodes.jobs import Attempt
-from nodes.meters.cpu import Unreadable
+from nodes.meters.reading import Unreadable
 from policies.refusal import Refused
 from policies.work import CPU
 

@@ -121,12 +121,11 @@ class Launcher:
         for sig in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(sig, self._on_signal)
         _hear_only_of_ends()
-        limit = int(self.told.get("output_bytes", OUTPUT_BYTES))
         # Before the fork: a nudge must not meet the default action in a child that has not come to its own yet.
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         self.outputs = [
-            output.Output(self.path("stdout.log"), limit),
-            output.Output(self.path("stderr.log"), limit),
+            output.Output(self.path("stdout.log"), OUTPUT_BYTES),
+            output.Output(self.path("stderr.log"), OUTPUT_BYTES),
         ]
         self._spawn()
         self._watch(wake_read)

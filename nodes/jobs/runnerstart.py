@@ -11,6 +11,7 @@ from typing import Any
 __all__ = ["become_runner"]
 
 PR_SET_PDEATHSIG = 1
+OOM_SCORE_ADJ = "1000"  # the highest
 
 
 def become_runner(told: dict[str, Any], outputs: list[int], parent: int, go: int) -> None:
@@ -47,7 +48,7 @@ def become_runner(told: dict[str, Any], outputs: list[int], parent: int, go: int
     try:
         # the kernel's own choice under memory pressure must fall on fleet work
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-            file.write(str(int(told.get("oom_score_adj", 1000))))
+            file.write(OOM_SCORE_ADJ)
     except OSError:
         pass
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

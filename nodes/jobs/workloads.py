@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
-from nodes.jobs.jobqueue import Journal
+from nodes.jobs.jobqueue import Journal, Modules
 from nodes.jobs.manager import JobManager
 from nodes.jobs.registry import Job
-from policies.manifest import Manifest
 from policies.refusal import Refused
 from policies.workloads import stage_of, workload_name
 
 __all__ = ["Workloads"]
 
 
-class _Module(Protocol):
-    @property
-    def manifest(self) -> Manifest | None: ...
-
-
-class _Modules(Protocol):
-    def get(self, name: str) -> _Module | None: ...
-
-
 class Workloads:
     """Each workload is a unit in the spawn registry that is queued anew whenever it ends (``policies.workloads``)."""
 
-    def __init__(self, jobs: JobManager, modules: _Modules, journal: Journal) -> None:
+    def __init__(self, jobs: JobManager, modules: Modules, journal: Journal) -> None:
         self._jobs = jobs
         self._modules = modules
         self._journal = journal

@@ -22,7 +22,7 @@ from nodes.identity import ProcessId
 from nodes.jobs.proctree import CLOCK_TICKS, Proc, ProcSystem, System
 from nodes.meters.reading import Unreadable
 
-__all__ = ["CpuMeter", "Unreadable"]
+__all__ = ["CpuMeter"]
 
 
 @dataclass
@@ -49,13 +49,12 @@ class CpuMeter:
         self._in_group = in_group
         self._trees: dict[str, _Tree] = {}
 
-    def read(self, now: float, trees: Mapping[str, Sequence[ProcessId]]) -> Mapping[str, float | Unreadable]:
+    def read(self, trees: Mapping[str, Sequence[ProcessId]]) -> Mapping[str, float | Unreadable]:
         """CPU seconds each tree used since it was last read by this method.
 
         The first reading of a tree has no baseline. Trees that are not asked for any more are forgotten.
 
         Args:
-            now: monotonic seconds of the reading (kept for the shape of all meters; CPU counters need no clock).
             trees: the processes of each tree, its launcher among them.
         """
         for gone in self._trees.keys() - trees.keys():

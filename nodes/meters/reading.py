@@ -21,7 +21,7 @@ class Use:
     """Device time of a group of processes over one reading.
 
     ``busy_s`` is what certainly was theirs; ``why`` is not None where there may have been more, which nobody can tell.
-    ``flags`` say of a readable figure what it rests on (``no_samples``, ``busy_unattributed``, ``shared``).
+    ``flags`` say of a readable figure what it rests on (``no_samples``, ``busy_unattributed``).
     """
 
     busy_s: float

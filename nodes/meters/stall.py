@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from nodes.meters.cpu import Unreadable
+from nodes.meters.reading import Unreadable
 
 __all__ = ["StallMeter"]
 

@@ -28,7 +28,7 @@ Key = tuple[str, Literal["progress", "phase"], int]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A source that a helper may report: where it lies, whether the agent reads it itself, and what it counts."""
+    """A source that a helper may report: where it lies, and whether the agent cannot read it itself."""
 
     pattern: str
     needs_helper: Callable[[], bool]

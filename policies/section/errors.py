@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from policies.refusal import Refused
 from policies.section import shape
 from policies.section.locate import Path
 from policies.section.sources import NO_KIND
@@ -49,17 +48,6 @@ class SectionErrors(Exception):
     def __init__(self, errors: Iterable[SectionError]) -> None:
         self.errors: tuple[SectionError, ...] = tuple(sorted(errors, key=lambda error: error.line))
         super().__init__("\n".join(map(str, self.errors)))
-
-    def refused(self) -> Refused:
-        """As a refusal, with the errors as data."""
-        count = len(self.errors)
-        return Refused(
-            "PROTECTION_CONFIG_ERROR",
-            "the protection section",
-            (f"it has {count} errors; the first, " if count > 1 else "") + str(self.errors[0]),
-            "mend it, then: cotenant protection preview NODE FILE (the section in force stays)",
-            {"errors": [error.as_dict() for error in self.errors]},
-        )
 
 
 def close(word: str, known: Sequence[str]) -> str:

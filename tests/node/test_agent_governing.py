@@ -14,7 +14,7 @@ import pytest
 
 from nodes.agent.governing import Governing
 from nodes.identity import own_id
-from nodes.meters.cpu import Unreadable
+from nodes.meters.reading import Unreadable
 from nodes.sources.views import ProgressView
 from policies.harness.spec import RunSpec
 from policies.sources.progress import ProgressTrack

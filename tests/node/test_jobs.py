@@ -252,12 +252,12 @@ def test_the_meter_sees_what_children_used(tmp_path: Path) -> None:
     rig.until(lambda: attempt.state == "running" and len(rig.pids(attempt)) == 4)
     meter = CpuMeter()
     key = attempt.attempt_id
-    meter.read(0.0, {key: rig.jobs.tree(key)})
+    meter.read({key: rig.jobs.tree(key)})
     pids = [who.pid for who in rig.jobs.tree(key)]
     before = cpu_ticks(pids)
     rig.until(lambda: cpu_ticks(pids) - before >= 60)
     low = (cpu_ticks(pids) - before) / 100.0
-    answer = meter.read(1.0, {key: rig.jobs.tree(key)})[key]
+    answer = meter.read({key: rig.jobs.tree(key)})[key]
     high = (cpu_ticks(pids) - before) / 100.0
     assert isinstance(answer, float)
     assert low - 0.05 <= answer <= high + 0.05

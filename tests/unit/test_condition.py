@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nodes.capacity import cores
-from nodes.meters.cpu import Unreadable
+from nodes.meters.reading import Unreadable
 from nodes.meters.stall import StallMeter
 from policies.condition import ProgramUse, condition_holds, enter_after_s, needs
 from policies.section import Rule, parse_section, timing
