@@ -9,18 +9,16 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from prefect import flow, get_run_logger, task
-from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.exceptions import TerminationSignal
 from prefect.runtime import deployment, flow_run
-from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from prefect.states import Completed, Failed, State
 from pydantic import Field
 
@@ -35,10 +33,11 @@ from policies.harness.sweep import level_hours
 from policies.harness.verdict import PASS
 from policies.refusal import Refused
 from tasks.agent_link import AgentLost, Link, connect
+from tasks.artifacts import artifact_key, show_progress, unless_away
 from tasks.cancelled import is_cancelled
 from tasks.keep import Keeper
 from tasks.measure import Outcome, Steps, begin, finish, measure
-from tasks.publish import artifact_key, publish
+from tasks.publish import publish
 from tasks.quiet import watch_rarely
 from tasks.review import plan_markdown, reviewed_by_whom
 from tasks.words import ended_words, percent, progress_words, refused_words
@@ -165,11 +164,13 @@ def fitted(spec: RunSpec, hours: Hours) -> RunSpec:
 
 def until_the_end_of(hours: Hours | None, spec: RunSpec) -> Callable[[float], float | None]:
     """From the seconds measured so far, after how many no block may end: the run's own limit, or where the owner's hours
-    that it is now in end, and what switching adds to a run in them.
+    that it is now in end, and what switching adds to a run in them. One that goes on outside of them begins no block more.
     """
-    span = None if hours is None else hours.span(datetime.now(UTC), local_zone())
-    if span is None:
+    if hours is None:
         return lambda measured_s: None
+    span = hours.span(datetime.now(UTC), local_zone())
+    if span is None:
+        return lambda measured_s: measured_s
     until = span.end + timedelta(seconds=longest_s(spec) - 3600.0 * spec.max_hours)
 
     def limit_s(measured_s: float) -> float:
@@ -217,29 +218,11 @@ def showing(link: Link, keeper: Keeper) -> Callable[[dict[str, Any]], None]:
     def seen(record: dict[str, Any]) -> None:
         nonlocal shown
         keeper.keep(record)
-        with unless_away():
-            shown = show_progress(link.run, percent(record), progress_words(record), shown)
+        with unless_away(keeper.log):
+            key = artifact_key("ab", link.run, "progress")
+            shown = show_progress(key, percent(record), progress_words(record), shown)
 
     return seen
-
-
-@contextmanager
-def unless_away() -> Iterator[None]:
-    """A server that is away must not keep the run waiting for its progress bar: the next block's line tells as much."""
-    try:
-        with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}):
-            yield
-    except Exception as error:
-        get_run_logger().warning("the progress could not be shown: %s", error)
-
-
-def show_progress(name: str, at: float, words: str, shown: UUID | None) -> UUID | None:
-    """Make or move the progress bar of a run or sweep, to ``at`` percent. Gives its id."""
-    if shown is None:
-        made = create_progress_artifact(progress=at, key=artifact_key(name, "progress"), description=words)
-        return made if isinstance(made, UUID) else None
-    update_progress_artifact(artifact_id=shown, progress=at, description=words)
-    return shown
 
 
 @step(name="plan", task_run_name="plan")
@@ -269,6 +252,4 @@ def end_run(link: Link, outcome: Outcome) -> tuple[dict[str, Any], Refused | Non
 
 @step(name="report", task_run_name="report")
 def publish_report(record: dict[str, Any], folder: str) -> dict[str, str]:
-    from pathlib import Path
-
     return publish(record, Path(folder))

@@ -23,12 +23,10 @@ from cotenant.settings import Settings
 from flows.ab_run import (
     drive,
     publish_report,
-    show_progress,
     showing,
     step,
     take_block,
     take_reference,
-    unless_away,
     until_the_end_of,
 )
 from nodes.client import AgentUnreachable
@@ -40,11 +38,12 @@ from policies.harness.sweep import LEVELS, Asked, Finished, Level, check_levels,
 from policies.refusal import Refused
 from policies.report.sweep import UNFINISHED, SweepReport
 from tasks.agent_link import AgentLost, Link, connect
+from tasks.artifacts import artifact_key, show_progress, unless_away
 from tasks.keep import Keeper
 from tasks.measure import Steps
 from tasks.quiet import watch_rarely
 from tasks.review import reviewed_by_whom, sweep_plan_markdown
-from tasks.sweep import ask_next, level_seed, new_sweep, publish_sweep, report_of
+from tasks.sweep import RUNS_LOOKED_AT, ask_next, level_seed, new_sweep, publish_sweep, report_of
 from tasks.words import ended_words, refused_words, sweep_percent, sweep_progress_words
 
 __all__ = ["duty_sweep"]
@@ -146,7 +145,7 @@ class _Sweep:
         """Did this very flow run begin a level already? Then it was reviewed, and goes on after a crash."""
         return any(
             self.me in (row.get("flow_run_id"), *(row.get("driven_by") or ()))
-            for row in self.agent.call("run_list", limit=1000)
+            for row in self.agent.call("run_list", limit=RUNS_LOOKED_AT)
         )
 
     def run(self) -> str:
@@ -226,8 +225,9 @@ class _Sweep:
         self.show(100.0 * level.index / count, words)
 
     def show(self, at: float, words: str) -> None:
-        with unless_away():
-            self.shown = show_progress(str(self.name), at, words, self.shown)
+        with unless_away(self.log):
+            key = artifact_key("ab", str(self.name), "progress")
+            self.shown = show_progress(key, at, words, self.shown)
 
     def tell(self, why: str) -> SweepReport | None:
         """Publish the report of what there is; None where there is nothing, or it could not be made."""

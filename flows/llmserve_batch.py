@@ -13,11 +13,10 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from prefect import flow, get_run_logger, task
-from prefect.artifacts import create_markdown_artifact, create_progress_artifact, update_progress_artifact
+from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.exceptions import TerminationSignal
 from prefect.runtime import deployment, flow_run
-from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from prefect.states import Cancelled, Completed, Failed, State
 from pydantic import Field
 
@@ -26,6 +25,7 @@ from cotenant.settings import Settings
 from policies.prompts import BatchSpec, batch_id, checked_spec, digest_of, parse_list
 from policies.refusal import Refused
 from tasks.agent_link import AgentLost, connect
+from tasks.artifacts import artifact_key, show_progress, unless_away
 from tasks.cancelled import is_cancelled
 from tasks.prompt_words import batch_words, report_markdown
 from tasks.prompts import BatchStalled, BatchStopped, BatchWork, Chunk, StoreLost
@@ -158,10 +158,6 @@ def drive(work: BatchWork, flow_run_id: str) -> State[Any]:
     return Completed(message=batch_words(status))
 
 
-def artifact_key(batch: str, what: str) -> str:
-    return "".join(char if char.isalnum() and char.isascii() else "-" for char in f"{batch}-{what}".lower())
-
-
 class Progress:
     """The batch's progress bar in the UI, moved every few seconds at most. A server that is away stops nothing."""
 
@@ -174,20 +170,11 @@ class Progress:
         if not at_once and time.monotonic() - self._at_s < SHOW_EVERY_S:
             return
         self._at_s = time.monotonic()
-        try:
+        with unless_away(self._work.log):
             status = self._work.status()
-            done = status["done"] + status["failed"]
-            percent, words = 100.0 * done / max(1, status["total"]), batch_words(status)
-            with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}):
-                if self._shown is None:
-                    made = create_progress_artifact(
-                        progress=percent, key=artifact_key(self._work.batch, "progress"), description=words
-                    )
-                    self._shown = made if isinstance(made, UUID) else None
-                else:
-                    update_progress_artifact(artifact_id=self._shown, progress=percent, description=words)
-        except Exception as error:
-            get_run_logger().warning("the progress could not be shown: %s", error)
+            percent = 100.0 * (status["done"] + status["failed"]) / max(1, status["total"])
+            key = artifact_key(self._work.batch, "progress")
+            self._shown = show_progress(key, percent, batch_words(status), self._shown)
 
 
 @step(name="begin", task_run_name="begin")

@@ -14,6 +14,7 @@ from prefect.events import Event
 from prefect.states import Scheduled
 
 from policies.certificate.expiry import Due, Renewal
+from tasks.artifacts import artifact_key
 
 __all__ = ["EVENTS", "send_events", "start_renewal", "table"]
 
@@ -31,9 +32,12 @@ OPEN = ["SCHEDULED", "PENDING", "RUNNING", "PAUSED"]
 
 def table(node: str, dues: Sequence[Due]) -> None:
     """The table artifact, also where it is empty: an old one must not be taken for today's."""
-    key = f"certificates-{node}".lower().replace(".", "-").replace("_", "-")
     rows = [each.as_dict() for each in dues] or [{"node": node, "state": "nothing expires soon or is stale"}]
-    create_table_artifact(key=key, table=rows, description=f"Certificates of node {node} that need attention")
+    create_table_artifact(
+        key=artifact_key("certificates", node),
+        table=rows,
+        description=f"Certificates of node {node} that need attention",
+    )
 
 
 def send_events(dues: Sequence[Due], now: datetime) -> list[str]:

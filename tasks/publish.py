@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,9 @@ from typing import Any
 from prefect.artifacts import create_image_artifact, create_markdown_artifact, create_table_artifact
 
 from tasks import reports
+from tasks.artifacts import artifact_key
 
-__all__ = ["artifact_key", "publish", "write_files"]
-
-
-def artifact_key(run: str, what: str) -> str:
-    """Prefect takes lower-case letters, digits and dashes only."""
-    return re.sub(r"[^a-z0-9-]+", "-", f"ab-{run}-{what}".lower()).strip("-")
+__all__ = ["publish", "write_files"]
 
 
 def write_files(record: Mapping[str, Any], folder: Path) -> dict[str, Path]:
@@ -49,12 +44,14 @@ def publish(record: Mapping[str, Any], folder: Path) -> dict[str, str]:
     report = reports.build(record)
     run = str(record["run"])
     create_markdown_artifact(
-        key=artifact_key(run, "report"),
+        key=artifact_key("ab", run, "report"),
         markdown=f"{report.markdown}\n\nThe whole report, with the raw windows: `{files['html']}`\n",
         description=f"Report of run {run}",
     )
-    create_table_artifact(key=artifact_key(run, "blocks"), table=report.table, description=f"Blocks of run {run}")
+    create_table_artifact(key=artifact_key("ab", run, "blocks"), table=report.table, description=f"Blocks of run {run}")
     create_image_artifact(
-        key=artifact_key(run, "picture"), image_url=report.png_data_uri, description=f"R and the blocks of run {run}"
+        key=artifact_key("ab", run, "picture"),
+        image_url=report.png_data_uri,
+        description=f"R and the blocks of run {run}",
     )
     return {form: str(path) for form, path in files.items()}

@@ -27,7 +27,8 @@ def section_plan_markdown(node: str, text: str, seen: Mapping[str, Any], before:
         lines.append(f"| {_cell(match['rule'])} | {found} | {count} |")
     if held := seen.get("held"):
         lines += ["", f"Fleet work that would be held now: jobs {', '.join(map(str, held))}."]
-    shown = text if len(text.encode()) <= SHOWN_BYTES else text[:SHOWN_BYTES] + "\n… (cut here)"
+    shown = text.encode()[:SHOWN_BYTES].decode(errors="ignore")
+    shown += "" if shown == text else "\n… (cut here)"
     fence = "`" * 3
     while fence in shown:
         fence += "`"

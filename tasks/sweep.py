@@ -15,7 +15,7 @@ from policies.harness.sweep import Asked, Finished, Level, PastLevel, next_step
 from policies.refusal import Refused
 from policies.report.sweep import SweepReport, sweep_markdown, sweep_report
 from tasks.agent_link import Agent
-from tasks.publish import artifact_key
+from tasks.artifacts import artifact_key
 from tasks.sweep_picture import sweep_png, sweep_png_data_uri
 
 __all__ = ["RUNS_LOOKED_AT", "ask_next", "level_seed", "new_sweep", "publish_sweep", "report_of"]
@@ -85,15 +85,15 @@ def publish_sweep(report: SweepReport, folder: Path) -> dict[str, str]:
         written[form] = str(path)
     name = f"of sweep {report.sweep}"
     create_markdown_artifact(
-        key=artifact_key(report.sweep, "report"), markdown=sweep_markdown(report), description=f"Report {name}"
+        key=artifact_key("ab", report.sweep, "report"), markdown=sweep_markdown(report), description=f"Report {name}"
     )
     create_table_artifact(
-        key=artifact_key(report.sweep, "levels"),
+        key=artifact_key("ab", report.sweep, "levels"),
         table=list(report.as_dict()["rows"]),
         description=f"Levels {name}",
     )
     create_image_artifact(
-        key=artifact_key(report.sweep, "picture"),
+        key=artifact_key("ab", report.sweep, "picture"),
         image_url=sweep_png_data_uri(report),
         description=f"R with its interval against duty, {name}",
     )

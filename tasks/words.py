@@ -10,6 +10,7 @@ from policies.harness.plan_text import left_words, planned_blocks
 from policies.harness.rows import BlockRow
 from policies.harness.spec import RunSpec
 from policies.harness.validity import decide_blocks
+from policies.harness.verdict import PASS
 from policies.refusal import Refused
 
 __all__ = ["ended_words", "percent", "progress_words", "refused_words", "sweep_percent", "sweep_progress_words"]
@@ -24,7 +25,7 @@ def ended_words(record: Mapping[str, Any], no_certificate: Refused | None = None
             f": R {verdict['R']:.4f} ({verdict['lo']:.4f}–{verdict['hi']:.4f}), "
             f"margin {spec['margin']:g}, {verdict['n']} blocks"
         )
-    if record.get("reason") and record["ending"] != "no slowdown shown":
+    if record.get("reason") and record["ending"] != PASS:
         words += f"; {record['reason']}"
     if record.get("certificate"):
         words += "; certificate kept"

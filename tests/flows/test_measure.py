@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ import pytest
 
 from nodes.client import AgentClient
 from nodes.identity import own_id
+from nodes.zone import local_zone
+from policies.harness.hours import Hours
 from policies.harness.schedule import coin
 from policies.harness.spec import RunSpec
 from policies.refusal import Refused
 from tasks.agent_link import AgentLost, Link, Patience
-from tasks.measure import begin, finish, measure
+from tasks.measure import Steps, begin, finish, measure
 from tests.flows.fake_agent import FakeAgent, steady
 
 
@@ -47,6 +50,21 @@ def wait_for(what: Callable[[], bool], seconds: float = 60.0) -> None:
     while not what():
         assert time.monotonic() < end, "the condition did not come"
         time.sleep(0.01)
+
+
+def test_a_run_that_goes_on_outside_its_owners_hours_begins_no_block(agent: FakeAgent) -> None:
+    """They ended between its worker's look at them and its own."""
+    from flows.ab_run import until_the_end_of
+
+    now = datetime.now(local_zone())
+    over = Hours((now - timedelta(hours=3)).time(), (now - timedelta(hours=2)).time())
+    link = a_link(agent)
+    begin(link)
+    outcome = measure(link, Steps(limit_s=until_the_end_of(over, link.spec)))
+    assert outcome.ending == "inconclusive"
+    assert outcome.reason.startswith("time is up")
+    assert link.show()["blocks"] == []
+    assert until_the_end_of(None, link.spec)(0.0) is None, "nobody gave it hours"
 
 
 def test_an_equal_program_passes_at_the_first_look_and_earns_a_certificate(agent: FakeAgent) -> None:

@@ -40,6 +40,7 @@ from policies.harness.sweep import PastLevel
 from policies.harness.validity import decide_blocks
 from policies.put_back import WAITS_S
 from policies.statistics import decide
+from tasks import artifacts
 from tasks.agent_link import Link
 from tasks.keep import Keeper
 from tests.flows.nights_rig import NODE, Chances, Clock, Died, Node, ScriptedBlock, utc
@@ -229,9 +230,9 @@ def _patch(monkeypatch: pytest.MonkeyPatch, nights: Nights) -> None:
             monkeypatch.setattr(flow, name, getattr(flow, name).fn)
     for name in ("begin_run", "end_run", "plan_run"):
         monkeypatch.setattr(ab_run, name, getattr(ab_run, name).fn)
-    monkeypatch.setattr(ab_run, "temporary_settings", lambda settings: contextlib.nullcontext())
+    monkeypatch.setattr(artifacts, "temporary_settings", lambda settings: contextlib.nullcontext())
     for flow in (ab_run, duty_sweep):
-        monkeypatch.setattr(flow, "show_progress", lambda name, at, words, shown: shown)
+        monkeypatch.setattr(flow, "show_progress", lambda key, at, words, shown: shown)
     monkeypatch.setattr(ab_run, "is_cancelled", lambda flow_run_id: nights.node.cancelled)
     monkeypatch.setattr(duty_sweep, "plan_sweep", duty_sweep.plan_sweep.fn)
     monkeypatch.setattr(duty_sweep, "publish_sweep", lambda report, folder: {})
