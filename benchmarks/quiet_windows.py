@@ -43,8 +43,8 @@ def measure(quick: bool) -> list[Figure]:
 
 def _measure(home: Path, window_s: float) -> list[Figure]:
     from cotenant import fleet
-    from flows.ab_run import run_id
     from nodes.flow_processes import FlowProcesses
+    from policies.harness.names import run_name
     from policies.refusal import Refused
     from tests.flows.fake_agent import FakeAgent
 
@@ -61,7 +61,7 @@ def _measure(home: Path, window_s: float) -> list[Figure]:
         asked = {"node": node, "rule": "trainer", "work": "cpu", "window_s": window_s, "washout_s": WASHOUT_S}
         flow_run = fleet.run_flow(url, "ab-run/ab-run", {**asked, "max_hours": 8, "reviewed": True}, node)
         end = time.monotonic() + BEGIN_WITHIN_S
-        while not any(name == run_id(flow_run) for name, _, _ in agent.memory.started):
+        while not any(name == run_name(flow_run) for name, _, _ in agent.memory.started):
             if time.monotonic() > end:
                 raise RuntimeError(f"the run did not begin: {fleet.flow_state(url, flow_run)}")
             time.sleep(0.1)

@@ -27,6 +27,7 @@ from nodes.client import AgentUnreachable
 from nodes.identity import own_id
 from nodes.zone import local_zone
 from policies.harness.hours import HOURS_PATTERN, Hours, parse_hours
+from policies.harness.names import run_name
 from policies.harness.schedule import longest_s
 from policies.harness.spec import RunSpec
 from policies.harness.sweep import level_hours
@@ -42,17 +43,12 @@ from tasks.quiet import watch_rarely
 from tasks.review import plan_markdown, reviewed_by_whom
 from tasks.words import ended_words, percent, progress_words, refused_words
 
-__all__ = ["ab_run", "run_id", "seed_of"]
+__all__ = ["ab_run", "seed_of"]
 
 watch_rarely()
 
 # Prefect stores no result of these steps: after a crash the agent's journal is asked, not a cache.
 step = task(cache_policy=NO_CACHE, persist_result=False)
-
-
-def run_id(flow_run_id: str) -> str:
-    """The run's name, the same however often its flow run is started."""
-    return "run-" + hashlib.sha256(flow_run_id.encode()).hexdigest()[:10]
 
 
 def seed_of(flow_run_id: str) -> int:
@@ -111,7 +107,7 @@ def ab_run(
         accept_timed_source=accept_timed_source, seed=seed or seed_of(flow_run_id),
     )  # fmt: skip
     settings = Settings.from_env()
-    link = Link(connect(node), run_id(flow_run_id), spec, own_id(), flow_run_id=flow_run_id)
+    link = Link(connect(node), run_name(flow_run_id), spec, own_id(), flow_run_id=flow_run_id)
     try:
         hours = parse_hours(window) if window.strip() else None
         spec.checked()

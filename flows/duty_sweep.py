@@ -33,6 +33,7 @@ from nodes.client import AgentUnreachable
 from nodes.identity import own_id
 from nodes.zone import local_zone
 from policies.harness.hours import HOURS_PATTERN, Hours, parse_hours
+from policies.harness.names import sweep_name
 from policies.harness.spec import RunSpec
 from policies.harness.sweep import LEVELS, Asked, Finished, Level, check_levels, level_hours, level_run, level_spec
 from policies.refusal import Refused
@@ -43,7 +44,7 @@ from tasks.keep import Keeper
 from tasks.measure import Steps
 from tasks.quiet import watch_rarely
 from tasks.review import reviewed_by_whom, sweep_plan_markdown
-from tasks.sweep import RUNS_LOOKED_AT, ask_next, level_seed, new_sweep, publish_sweep, report_of
+from tasks.sweep import RUNS_LOOKED_AT, ask_next, level_seed, publish_sweep, report_of
 from tasks.words import ended_words, refused_words, sweep_percent, sweep_progress_words
 
 __all__ = ["duty_sweep"]
@@ -160,10 +161,10 @@ class _Sweep:
                 return found.why
             if found.why_new:
                 self.log.info("a new sweep begins, a repeat: %s", found.why_new)
-            self.name = found.sweep or new_sweep(self.me)
+            self.name = found.sweep or sweep_name(self.me)
             link, why = self.link(found, holder)
             if link is None:
-                if self.name == new_sweep(self.me) and found.index == 0:
+                if self.name == sweep_name(self.me) and found.index == 0:
                     self.name = None  # nothing of it was begun
                 agent.call("sweep_end", holder=holder.as_dict())
                 return why

@@ -18,15 +18,10 @@ from tasks.agent_link import Agent
 from tasks.artifacts import artifact_key
 from tasks.sweep_picture import sweep_png, sweep_png_data_uri
 
-__all__ = ["RUNS_LOOKED_AT", "ask_next", "level_seed", "new_sweep", "publish_sweep", "report_of"]
+__all__ = ["RUNS_LOOKED_AT", "ask_next", "level_seed", "publish_sweep", "report_of"]
 
 # A sweep has at most a few dozen levels; what lies further back than this many runs does not go on.
 RUNS_LOOKED_AT = 1000
-
-
-def new_sweep(flow_run_id: str) -> str:
-    """The name of the sweep that this flow run begins, the same however often it is started."""
-    return "sweep-" + hashlib.sha256(flow_run_id.encode()).hexdigest()[:10]
 
 
 def level_seed(sweep: str, index: int, seed: int) -> int:

@@ -117,7 +117,8 @@ def _start(
     from cotenant.cli import fleet_link
     from cotenant.cli.ab_start import show_plan
     from cotenant.cli.agents import Agent
-    from cotenant.cli.queued import refuse_second, sweep_of
+    from cotenant.cli.queued import refuse_second
+    from policies.harness.names import sweep_name
 
     node = str(parameters["node"])
     agent = Agent(in_force, node)
@@ -136,7 +137,7 @@ def _start(
     who = f"{getpass.getuser()} ({'--yes' if yes else 'asked on a terminal'})"
     flow_run = fleet_side.run_flow(fleet.url, DEPLOYMENT, parameters | {"reviewed": True, "reviewed_by": who}, node)
     data = {
-        "sweep": sweep_of(flow_run),
+        "sweep": sweep_name(flow_run),
         "flow_run_id": flow_run,
         "ui": fleet.ui_link(flow_run),
         "node": node,

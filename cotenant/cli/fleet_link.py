@@ -120,11 +120,11 @@ class Fleet:
             The flow run's id, and the name that the run will have with the agent.
         """
         from cotenant import fleet
-        from flows.ab_run import run_id
+        from policies.harness.names import run_name
 
         parameters = spec.model_dump() | {"reviewed": True, "reviewed_by": reviewed_by}
         flow_run = fleet.run_flow(self.url, AB_DEPLOYMENT, parameters, spec.node)
-        return flow_run, run_id(flow_run)
+        return flow_run, run_name(flow_run)
 
     def ui_link(self, flow_run: str) -> str:
         from cotenant import fleet

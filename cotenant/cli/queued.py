@@ -6,26 +6,17 @@ alone knows it, whoever asked for it: this command line, the Prefect UI or a sch
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from policies.harness.names import run_name, sweep_name
 
 if TYPE_CHECKING:
     from cotenant.cli.agents import Agent
     from cotenant.settings import Settings
 
-__all__ = ["Queued", "not_begun", "queued_runs", "refuse_second", "run_of", "sweep_of"]
-
-
-def run_of(flow_run_id: str) -> str:
-    """The name that this flow run's run has with the agent: ``flows.ab_run.run_id``, without the import of Prefect."""
-    return "run-" + hashlib.sha256(flow_run_id.encode()).hexdigest()[:10]
-
-
-def sweep_of(flow_run_id: str) -> str:
-    """The name of the sweep that this flow run begins, where it does not go on with an earlier one."""
-    return run_of(flow_run_id).replace("run-", "sweep-", 1)
+__all__ = ["Queued", "not_begun", "queued_runs", "refuse_second"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +36,7 @@ class Queued:
     @property
     def run(self) -> str:
         """The run's name with the agent; of a sweep its own."""
-        return sweep_of(self.flow_run_id) if self.is_sweep else run_of(self.flow_run_id)
+        return sweep_name(self.flow_run_id) if self.is_sweep else run_name(self.flow_run_id)
 
     @property
     def node(self) -> str:

@@ -16,8 +16,6 @@ __all__ = ["is_remote", "preview_remote", "remote_nodes", "set_remote"]
 
 SET = "protection-set/protection-set"
 PREVIEW = "protection-preview/protection-preview"
-# Under this key the flow leaves the agent's answer (``tasks.section``).
-PREVIEW_KEY = "section-preview-answer"
 LOOK_EVERY_S = 1.0
 
 
@@ -52,6 +50,7 @@ def preview_remote(in_force: Settings, node: str, text: str, *, of_fleet: bool) 
     from cotenant import fleet
     from cotenant.cli import fleet_link
     from policies.refusal import Refused
+    from tasks.section import PREVIEW_KEY
 
     url = fleet_link.connect(in_force).url
     flow_run = fleet.run_flow(url, PREVIEW, _asked(node, text, of_fleet), node)

@@ -16,9 +16,10 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from cotenant import fleet, store
 from cotenant.cli.main import main
 from cotenant.fleet.deployments import client_of
-from flows.ab_run import ab_run, run_id
+from flows.ab_run import ab_run
 from nodes.flow_processes import FlowProcesses
 from nodes.identity import liveness
+from policies.harness.names import run_name
 from policies.refusal import Refused
 from tests.flows.conftest import NODE, ROOT, Rig, until
 from tests.flows.fake_agent import FakeAgent
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.timeout(900)
 
 
 def blocks_started(rig: Rig, flow_run: str) -> list[int]:
-    return [number for run, number, _ in rig.agent.memory.started if run == run_id(flow_run)]
+    return [number for run, number, _ in rig.agent.memory.started if run == run_name(flow_run)]
 
 
 def measuring(rig: Rig, flow_run: str, at_least: int = 2) -> None:
@@ -42,7 +43,7 @@ def flow_process(rig: Rig, flow_run: str) -> int:
 
 
 def assert_store_equals_the_journal(rig: Rig, flow_run: str) -> None:
-    run = run_id(flow_run)
+    run = run_name(flow_run)
     engine = store.open(store.default_url(rig.home))
     journal = rig.agent.do_run_show(run)
     assert until(lambda: store.load_run(engine, run) == journal, "the store has the whole run")
@@ -51,7 +52,7 @@ def assert_store_equals_the_journal(rig: Rig, flow_run: str) -> None:
 def test_a_reviewed_run_goes_to_its_verdict_report_and_store(rig: Rig) -> None:
     flow_run = rig.start(reviewed=False)
     rig.wait_state(flow_run, "Suspended")
-    assert run_id(flow_run) not in rig.agent.memory.runs, "nothing begins before the review"
+    assert run_name(flow_run) not in rig.agent.memory.runs, "nothing begins before the review"
 
     with client_of(rig.url) as client:
         answer = until(
@@ -70,11 +71,11 @@ def test_a_reviewed_run_goes_to_its_verdict_report_and_store(rig: Rig) -> None:
     with pytest.raises(Refused, match="not paused"):
         fleet.approve(rig.url, flow_run, "approve")
 
-    record = rig.agent.do_run_show(run_id(flow_run))
+    record = rig.agent.do_run_show(run_name(flow_run))
     assert record["reviewed_by"] == "answered in Prefect: go tonight"
     assert_store_equals_the_journal(rig, flow_run)
     for form in ("html", "csv", "json"):
-        assert (rig.home / "reports" / f"{run_id(flow_run)}.{form}").stat().st_size > 0
+        assert (rig.home / "reports" / f"{run_name(flow_run)}.{form}").stat().st_size > 0
     with client_of(rig.url) as client:
         mine = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[UUID(flow_run)]))
         artifacts = {artifact.type: artifact for artifact in client.read_artifacts(artifact_filter=mine)}
@@ -88,7 +89,7 @@ def test_a_killed_flow_is_put_back_and_goes_on_through_a_restart_of_the_server(r
     measuring(rig, flow_run, 3)
     os.kill(flow_process(rig, flow_run), signal.SIGKILL)
     cut = until(
-        lambda: [row for row in rig.agent.do_run_show(run_id(flow_run))["blocks"] if row["state"] == "cut"],
+        lambda: [row for row in rig.agent.do_run_show(run_name(flow_run))["blocks"] if row["state"] == "cut"],
         "the cut block",
     )
     measuring(rig, flow_run, 5)
@@ -102,7 +103,7 @@ def test_a_killed_flow_is_put_back_and_goes_on_through_a_restart_of_the_server(r
 
     started = blocks_started(rig, flow_run)
     assert len(started) == len(set(started)), "no block is measured twice"
-    record = rig.agent.do_run_show(run_id(flow_run))
+    record = rig.agent.do_run_show(run_name(flow_run))
     counted = [row["number"] for row in record["blocks"] if row["state"] == "counted"]
     assert len(counted) == 8
     assert [row["number"] for row in cut] not in counted
@@ -128,7 +129,7 @@ def test_case_110_a_stopped_worker_puts_its_run_back_and_a_cancelled_run_is_abor
     fleet.cancel_flow(rig.url, flow_run)
     rig.wait_state(flow_run, "Cancelled")
     record = until(
-        lambda: (got := rig.agent.do_run_show(run_id(flow_run)))["state"] == "ended" and got,
+        lambda: (got := rig.agent.do_run_show(run_name(flow_run)))["state"] == "ended" and got,
         "the run ended by the flow",
     )
     assert record["ending"] == "aborted"
@@ -148,10 +149,10 @@ def test_a_flow_ended_by_sigterm_stays_open_until_it_goes_on_or_is_cancelled(rig
         lambda: [m for n, m in rig.states(flow_run) if n == "AwaitingNode" and "put back" in m], "the run is put back"
     )
     assert "Crashed" not in [name for name, _ in rig.states(flow_run)]
-    assert rig.agent.do_run_show(run_id(flow_run))["state"] == "open"
+    assert rig.agent.do_run_show(run_name(flow_run))["state"] == "open"
     fleet.cancel_flow(rig.url, flow_run)
     record = until(
-        lambda: (got := rig.agent.do_run_show(run_id(flow_run)))["state"] == "ended" and got,
+        lambda: (got := rig.agent.do_run_show(run_name(flow_run)))["state"] == "ended" and got,
         "the worker aborts the run",
     )
     assert record["ending"] == "aborted"

@@ -16,8 +16,8 @@ from cotenant import fleet
 from cotenant.fleet.deployments import client_of
 from nodes.flow_processes import FlowProcesses
 from nodes.zone import local_zone
+from policies.harness.names import sweep_name
 from policies.harness.sweep import level_run
-from tasks.sweep import new_sweep
 from tests.flows.conftest import NODE, Rig, until
 from tests.flows.fake_agent import steady
 
@@ -73,7 +73,7 @@ def test_it_stops_at_the_first_level_that_does_not_pass_and_certifies_the_one_be
     done = rig.wait_state(flow_run, "Completed")
     assert done["message"].startswith("Certified duty 0.1 beside trainer: the sweep stopped at duty 0.2")
 
-    sweep = new_sweep(flow_run)
+    sweep = sweep_name(flow_run)
     levels = levels_of(rig, sweep)
     assert [level["ending"] for level in levels] == [PASS, "slowdown"]
     assert [level["run"] for level in levels] == [level_run(sweep, 0), level_run(sweep, 1)]
@@ -99,14 +99,14 @@ def test_it_stops_at_the_first_level_that_does_not_pass_and_certifies_the_one_be
 
     again = start(rig, margin=0.021)
     rig.wait_state(again, "Completed")
-    assert levels_of(rig, new_sweep(again))[0]["sweep"]["repeat_of"][-1] == sweep
-    assert "This is a repeat" in (rig.home / "reports" / f"{new_sweep(again)}.md").read_text()
+    assert levels_of(rig, sweep_name(again))[0]["sweep"]["repeat_of"][-1] == sweep
+    assert "This is a repeat" in (rig.home / "reports" / f"{sweep_name(again)}.md").read_text()
 
 
 def test_a_killed_sweep_goes_on_and_runs_no_level_or_block_twice(rig: Rig) -> None:
     rig.agent.block_s = 1.0
     flow_run = start(rig, margin=0.022, levels=[0.1, 0.2])
-    sweep = new_sweep(flow_run)
+    sweep = sweep_name(flow_run)
 
     def measured(index: int) -> int:
         return sum(1 for run, _, _ in rig.agent.memory.started if run == level_run(sweep, index))
@@ -132,7 +132,7 @@ def test_a_killed_sweep_goes_on_and_runs_no_level_or_block_twice(rig: Rig) -> No
 def test_a_cancelled_sweep_keeps_what_passed_and_says_so(rig: Rig) -> None:
     rig.agent.block_s = 0.5
     flow_run = start(rig, margin=0.023)
-    sweep = new_sweep(flow_run)
+    sweep = sweep_name(flow_run)
     until(lambda: len(levels_of(rig, sweep)) == 2, "the second level has begun")
     fleet.cancel_flow(rig.url, flow_run)
     rig.wait_state(flow_run, "Cancelled")
@@ -149,7 +149,7 @@ def test_the_next_night_goes_on_with_the_next_level_and_too_little_time_starts_n
     first = start(rig, margin=0.024, levels=[0.1])
     rig.wait_state(first, "Completed")
     # the same sweep as it stands after a night in which its first level fitted
-    passed = levels_of(rig, new_sweep(first))[0]
+    passed = levels_of(rig, sweep_name(first))[0]
     passed["sweep"] = passed["sweep"] | {"levels": [0.1, 0.2], "asked": asked(0.024)}
 
     now = datetime.now(local_zone())
@@ -161,15 +161,15 @@ def test_the_next_night_goes_on_with_the_next_level_and_too_little_time_starts_n
         assert "duty 0.2 does not start" in state["message"]
     else:
         fleet.cancel_flow(rig.url, late)
-    assert len(levels_of(rig, new_sweep(first))) == 1
+    assert len(levels_of(rig, sweep_name(first))) == 1
 
     opens = f"{now - 60 * minute:%H:%M}-{now + 300 * minute:%H:%M}"
     night = start(rig, margin=0.024, levels=[0.1, 0.2], window=opens)
     done = rig.wait_state(night, "Completed")
     assert done["message"].startswith("Certified duty 0.2")
-    levels = levels_of(rig, new_sweep(first))
+    levels = levels_of(rig, sweep_name(first))
     assert [(level["spec"]["duty"], level["flow_run_id"]) for level in levels] == [(0.1, first), (0.2, night)]
-    assert not levels_of(rig, new_sweep(night)), "it is the same sweep"
+    assert not levels_of(rig, sweep_name(night)), "it is the same sweep"
 
 
 def test_a_reviewed_sweep_waits_for_its_hours_and_says_when_they_begin(rig: Rig) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from cotenant.cli.queued import not_begun, run_of
+from cotenant.cli.queued import Queued, not_begun
+from policies.harness.names import run_name, sweep_name
 from policies.refusal import Refused
 from tests.cli_runner import Cli, cli, home
 from tests.fake_agent import FakeAgent
@@ -20,7 +21,7 @@ __all__ = ["cli", "home"]
 
 RUNS = Path(__file__).parents[1] / "data" / "runs"
 FLOW_RUN = "6f0f2c1e-8f0e-4c52-9d55-0d0a3a0f7d11"
-RUN = run_of(FLOW_RUN)
+RUN = run_name(FLOW_RUN)
 UNKNOWN = Refused("RUN_UNKNOWN", "run", "this node knows no such run", "cotenant protection ab list")
 
 
@@ -70,10 +71,9 @@ def server(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         thread.join()
 
 
-def test_a_run_has_the_name_that_its_flow_gives_it() -> None:
-    from flows.ab_run import run_id
-
-    assert run_of(FLOW_RUN) == run_id(FLOW_RUN)
+def test_what_a_flow_run_begins_has_a_name_by_it() -> None:
+    assert (run_name("a"), sweep_name("a")) == ("run-ca978112ca", "sweep-ca978112ca")
+    assert run_name("b") != run_name("a")
 
 
 @pytest.mark.parametrize(
@@ -206,10 +206,7 @@ def test_with_the_server_away_what_is_queued_is_unknown(cli: Cli, home: Path, mo
 
 
 def test_a_sweep_has_its_own_name_and_one_that_has_begun_is_no_run_that_waits() -> None:
-    from cotenant.cli.queued import Queued, sweep_of
-    from tasks.sweep import new_sweep
-
     entry = Queued(FLOW_RUN, "RUNNING", "Running", None, {"node": "local", "levels": [0.1]})
-    assert entry.run == sweep_of(FLOW_RUN) == new_sweep(FLOW_RUN)
+    assert entry.run == sweep_name(FLOW_RUN)
     assert entry.words == f"{entry.run} has begun (flow run {FLOW_RUN})"
     assert not_begun(None, [entry]) == []  # type: ignore[arg-type]  # nobody is asked
