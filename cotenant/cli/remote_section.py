@@ -72,7 +72,7 @@ def set_remote(
     """Start the flow on the node's queue, show what it would change, answer its review, and wait for the outcome.
 
     Raises:
-        Refused: no such node; the section is refused, before or by its agent.
+        Refused: no such node.
         Unreachable: the server, or the node's worker does not take it in time (it is then cancelled).
         ReviewDeclined: the answer was no; nothing was changed.
     """
@@ -99,8 +99,12 @@ def set_remote(
     data = {"node": node, "flow_run_id": flow_run, "state": state["name"], "message": state["message"]}
     if state["type"] == "COMPLETED":
         return OperationResult(data, view=lambda shown: [str(shown["message"])])
-    error = OperationError("SECTION_INVALID", f"node {node}", str(state["message"] or state["name"]), "correct it")
-    return OperationResult(data, exit_code=Exit.REFUSED_INPUT, errors=[error])
+    if state["name"] == "Refused":
+        error = OperationError("SECTION_INVALID", f"node {node}", str(state["message"] or state["name"]), "correct it")
+        return OperationResult(data, exit_code=Exit.REFUSED_INPUT, errors=[error])
+    why = f"flow run {flow_run} ended {state['name']}: {state['message'] or 'it says no more'}"
+    error = OperationError("SECTION_NOT_SET", f"node {node}", why, f"look at it: {fleet.ui_link(url, flow_run)}")
+    return OperationResult(data, exit_code=Exit.OTHER_ANSWER, errors=[error])
 
 
 def _wait(in_force: Settings, url: str, flow_run: str, node: str, names: tuple[str, ...]) -> dict[str, Any]:

@@ -46,9 +46,7 @@ def register(app: typer.Typer) -> None:
         example="cotenant protection set local node-protection.toml\ncotenant protection set local s.toml --yes\n"
         "cotenant protection set local fleet.toml --fleet",
     )
-    def set_section(
-        node: NodeArg, file: FileArg, fleet: FleetFlag = False, yes: YesFlag = False, as_json: bool = False
-    ) -> OperationResult:
+    def set_section(node: NodeArg, file: FileArg, fleet: FleetFlag = False, yes: YesFlag = False) -> OperationResult:
         """Put a section in force, in the place of the node's own one: shows what changes, and asks.
 
         With --fleet it is the fleet's section, sent to every node: rules of both apply, and of each [node] key the stricter
@@ -69,7 +67,6 @@ def register(app: typer.Typer) -> None:
         node: NodeArg,
         version: Annotated[int, typer.Argument(metavar="VERSION", min=0, help="A version; 0 is the empty section.")],
         yes: YesFlag = False,
-        as_json: bool = False,
     ) -> OperationResult:
         """Put an earlier version of a section in force again, as a new version: shows what changes, and asks."""
         agent = agent_of(node)
@@ -145,7 +142,9 @@ def _set(agent: Agent, text: str, scope: str, source: str, *, yes: bool, again: 
 def _set_everywhere(node: str, text: str, source: str, *, yes: bool, again: str) -> OperationResult:
     """The fleet's section on every node: previewed on those of this machine, asked once, then sent to all."""
     from cotenant.cli.agents import local_nodes
+    from cotenant.cli.failures import as_result
     from cotenant.cli.remote_section import is_remote, remote_nodes, set_remote
+    from policies.refusal import Refused
 
     in_force = settings()
     here = [name for name in dict.fromkeys([node, *local_nodes(in_force.home)]) if not is_remote(in_force, name)]
@@ -161,26 +160,26 @@ def _set_everywhere(node: str, text: str, source: str, *, yes: bool, again: str)
     names = ", ".join([*previews, *elsewhere])
     ask(f"Put this fleet section in force on {names}?", yes=yes, what="the fleet's protection section", again=again)
     rows: list[dict[str, Any]] = []
-    errors: list[OperationError] = []
+    failed: list[OperationResult] = []  # one node's no keeps it from none of the others
     for agent in agents:
         try:
             done = agent.ask("section_set", text=text, by=getpass.getuser(), scope="fleet")
             rows.append({"node": agent.node, "version": done["version"], "changes": done["changes"]})
-        except Unreachable as gone:
-            errors.append(gone.error)
+        except (Refused, Unreachable) as no:
+            failed.append(as_result(no))
     for name in elsewhere:
         try:
             sent = set_remote(in_force, name, text, source, yes=True, of_fleet=True)
-        except Unreachable as gone:
-            errors.append(gone.error)
-            continue
-        errors += sent.errors
-        if not sent.errors:
+        except (Refused, Unreachable) as no:
+            sent = as_result(no)
+        if sent.errors:
+            failed.append(sent)
+        else:
             rows.append({"node": name, "version": None, "changes": [sent.data["message"]]})
     return OperationResult(
         {"nodes": rows},
-        errors=errors,
-        exit_code=Exit.UNREACHABLE if errors else Exit.DONE,
+        errors=[error for each in failed for error in each.errors],
+        exit_code=max((each.exit_code for each in failed), default=Exit.DONE),
         view=lambda data: [f"the fleet's section is in force on node {row['node']}" for row in data["nodes"]],
     )
 

@@ -100,3 +100,43 @@ def test_the_fleets_section_goes_to_every_node_of_this_machine(cli: Cli, home: P
             verb, parameters = fake.asked[-1]
             assert (verb, parameters["scope"]) == ("section_set", "fleet")
             assert fake.node in said.out
+
+
+def test_a_node_that_says_no_to_the_fleets_section_keeps_it_from_none_of_the_others(
+    cli: Cli, home: Path, empty: str
+) -> None:
+    first, second = agent(home, "local"), agent(home, "other")
+    first.answers["section_set"] = Refused("SECTION_LOCKED", "node local", "a run measures on it", "wait")
+    with first.serving(), second.serving():
+        said = cli("protection", "set", "local", empty, "--fleet", "--yes", "--json")
+    assert said.code == 2
+    assert [row["node"] for row in said.json["data"]["nodes"]] == ["other"]
+    assert [error["code"] for error in said.json["errors"]] == ["SECTION_LOCKED"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "code", "exit_code"),
+    [
+        ("Completed", "COMPLETED", None, 0),
+        ("Refused", "FAILED", "SECTION_INVALID", 2),
+        ("Failed", "FAILED", "SECTION_NOT_SET", 1),
+        ("Crashed", "CRASHED", "SECTION_NOT_SET", 1),
+    ],
+)
+def test_a_remote_node_s_section_is_called_bad_only_where_its_agent_says_so(
+    name: str, kind: str, code: str | None, exit_code: int, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cotenant import fleet
+    from cotenant.cli import fleet_link
+    from cotenant.cli.remote_section import set_remote
+    from cotenant.settings import Settings
+
+    ended = {"type": kind, "name": name, "message": "as it says", "final": True, "at": None}
+    monkeypatch.setattr(fleet_link, "connect", lambda settings: fleet_link.Fleet("http://there/api"))
+    monkeypatch.setattr(fleet, "run_flow", lambda *asked: "f" * 8, raising=False)
+    monkeypatch.setattr(fleet, "flow_state", lambda url, flow_run: ended, raising=False)
+    monkeypatch.setattr(fleet, "ui_link", lambda url, flow_run: f"{url}/{flow_run}", raising=False)
+    said = set_remote(Settings(home=home), "far", "", "a.toml", yes=True)
+    assert said.exit_code == exit_code
+    assert [error.code for error in said.errors] == ([code] if code else [])
+    assert all("as it says" in error.why and error.remedy for error in said.errors)
