@@ -194,7 +194,7 @@ class Fleet:
         try:
             with _opener().open(request, timeout=OPEN_S) as answer:
                 return list(json.load(answer))
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, http.client.HTTPException, ValueError, TypeError) as error:
             raise self._unreadable(error) from error
 
     def _unreadable(self, error: Exception) -> Unreachable:
@@ -226,8 +226,8 @@ class Fleet:
                 state = json.load(answer).get("state") or {}
         except urllib.error.HTTPError as error:
             return {"words": "the server no longer knows it", "final": True} if error.code == 404 else None
-        except (OSError, ValueError):  # the server is away: the run goes on without it, and the agent tells of it
-            return None
+        except (OSError, http.client.HTTPException, ValueError, AttributeError):
+            return None  # the server is away: the run goes on without it, and the agent tells of it
         if not state.get("name"):
             return None
         words = f"{state['name']}: {state['message']}" if state.get("message") else str(state["name"])

@@ -68,7 +68,7 @@ def register(app: typer.Typer) -> None:
     ) -> OperationResult:
         """Queue a job on the node."""
         module, stage = module_and_stage(work)
-        text, where = (file.read_text(), str(file)) if file is not None else (payload, "--payload")
+        text, where = (file.expanduser().read_bytes(), str(file)) if file is not None else (payload, "--payload")
         limits = {} if timeout_s is None else {"timeout_s": timeout_s}
         agent = agent_of(node)
         return OperationResult(
@@ -120,15 +120,23 @@ def module_and_stage(text: str) -> tuple[str, str]:
     return module, stage
 
 
-def json_object(text: str, where: str) -> dict[str, Any]:
+def json_object(text: str | bytes, where: str) -> dict[str, Any]:
+    """The object that the text is.
+
+    Raises:
+        Refused: it is none.
+    """
+    from policies.json_text import parse_json
     from policies.refusal import Refused
 
     try:
-        value = json.loads(text)
+        value = parse_json(text)
     except json.JSONDecodeError as error:
         raise Refused(
             "PAYLOAD_BAD", f"{where}, line {error.lineno}", f"this is no JSON: {error.msg}", "give a JSON object"
         ) from error
+    except ValueError as error:
+        raise Refused("PAYLOAD_BAD", where, f"this is no JSON: {error}", "give a JSON object, in UTF-8") from error
     if not isinstance(value, dict):
         raise Refused(
             "PAYLOAD_BAD", where, "the parameters are not a JSON object", 'give one, e.g. {"prompts": ["Hi"]}'

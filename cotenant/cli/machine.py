@@ -146,7 +146,7 @@ def _down(in_force: Settings, node: str | None) -> OperationResult:
             stopped.append({"node": log.node, "piece": name, "outcome": outcome})
             if outcome == "stuck":
                 errors.append(OperationError("STUCK", f"{name} of node {log.node}", "it survives SIGKILL", "see dmesg"))
-        if not errors:
+        if not any(row["node"] == log.node and row["outcome"] == "stuck" for row in stopped):
             log.remove()
     messages = [] if logs else [f"nothing to stop: `cotenant up` started nothing that still runs in {in_force.home}"]
     return OperationResult(

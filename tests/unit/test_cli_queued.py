@@ -210,3 +210,38 @@ def test_a_sweep_has_its_own_name_and_one_that_has_begun_is_no_run_that_waits() 
     assert entry.run == sweep_name(FLOW_RUN)
     assert entry.words == f"{entry.run} has begun (flow run {FLOW_RUN})"
     assert not_begun(None, [entry]) == []  # type: ignore[arg-type]  # nobody is asked
+
+
+@pytest.mark.parametrize(
+    ("length", "said"), [(1000, b'{"state": '), (2, b"[]"), (1, b"x")], ids=["cut", "no object", "no JSON"]
+)
+def test_a_server_that_answers_with_something_else_is_one_that_does_not_say(length: int, said: bytes) -> None:
+    from cotenant.cli.failures import Unreachable
+    from cotenant.cli.fleet_link import Fleet
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(length))
+            self.end_headers()
+            self.wfile.write(said)
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.do_GET()
+
+        def log_message(self, *_: Any) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as http:
+        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            fleet = Fleet(f"http://127.0.0.1:{http.server_port}/api")
+            assert fleet.state_of(FLOW_RUN) is None
+            assert fleet.why_ended(FLOW_RUN) is None
+            if said != b"[]":
+                with pytest.raises(Unreachable):
+                    fleet.open_runs()
+        finally:
+            http.shutdown()
+            thread.join()

@@ -119,6 +119,17 @@ def test_the_page_and_the_windows_are_written_where_asked(cli: Cli, home: Path, 
     assert cli("protection", "ab", "decide", str(windows)).code == 0
 
 
+def test_nothing_is_drawn_where_no_page_is_asked_for(cli: Cli, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tasks.reports import Rendered
+
+    drawn: list[Rendered] = []
+    monkeypatch.setattr(Rendered, "html", property(drawn.append))
+    record = record_of("slowdown")
+    with FakeAgent(home, run_show=record).serving():
+        assert cli("protection", "ab", "show", record["run"]).code == 1
+    assert drawn == []
+
+
 def test_a_page_that_cannot_be_written_is_an_error_in_words(cli: Cli, home: Path) -> None:
     record = record_of("pass")
     with FakeAgent(home, run_show=record).serving():

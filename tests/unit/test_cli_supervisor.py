@@ -211,6 +211,18 @@ def test_the_log_of_an_up_is_read_as_written(tmp_path: Path) -> None:
     assert read_all(tmp_path) == []
 
 
+def test_what_survives_of_one_node_keeps_no_other_nodes_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cotenant.cli import machine
+    from cotenant.settings import Settings
+
+    for node in ("a", "b"):
+        UpLog.at(tmp_path, node, "up", own_id()).write()
+    monkeypatch.setattr(machine, "_stop", lambda log, _: [("agent", "stuck" if log.node == "a" else "ended")])
+    said = machine._down(Settings(home=tmp_path), None)
+    assert said.exit_code == 1
+    assert [log.node for log in read_all(tmp_path)] == ["a"]
+
+
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"node": "a", "kind": "up", "supervisor": {"pid": "x"}}', "\x00"])
 def test_a_log_that_cannot_be_read_names_nobody(text: str, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()

@@ -11,7 +11,7 @@ from sqlalchemy.exc import OperationalError
 
 from cotenant.cli.agents import with_node
 from cotenant.cli.failures import as_result
-from cotenant.cli.job import job_id
+from cotenant.cli.job import job_id, json_object
 from cotenant.cli.render import console, fields, when
 from cotenant.cli.result import Exit
 from cotenant.cli.timeline import entry_line
@@ -37,6 +37,15 @@ def test_a_job_is_a_number() -> None:
         with pytest.raises(Refused) as refused:
             job_id(wrong)
         assert refused.value.remedy == "cotenant job list"
+
+
+@pytest.mark.parametrize("raw", [b"\xff\xfe\xfa", b"[1]", "{", "[" * 100_000])
+def test_what_is_no_json_object_is_said_to_be_none(raw: str | bytes) -> None:
+    with pytest.raises(Refused) as refusal:
+        json_object(raw, "payload.json")
+    assert refusal.value.code == "PAYLOAD_BAD"
+    assert refusal.value.what.startswith("payload.json")
+    assert json_object('{"prompts": ["é"]}'.encode(), "payload.json") == {"prompts": ["é"]}
 
 
 def test_cells_read_as_words() -> None:
