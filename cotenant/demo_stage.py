@@ -133,7 +133,7 @@ class Stage:
 
     def end_trainer(self) -> None:
         """The program is over, as its owner would end it; nobody misses it from here on."""
-        from cotenant.cli.signals import end
+        from cotenant.signals import end
 
         self._trainer_over = True
         for name, process, who in self._children:
@@ -174,7 +174,7 @@ class Stage:
 
     def stop(self) -> None:
         """End what was started here, in order, by identity: commands, then worker, agent and server, the trainer last."""
-        from cotenant.cli.signals import end
+        from cotenant.signals import end
 
         self.say("stopping what the demo started")
         for name, _, who in reversed(self._children):

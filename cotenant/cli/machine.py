@@ -91,8 +91,8 @@ def register(app: typer.Typer) -> None:
 def _detached(in_force: Settings, node: str) -> OperationResult:
     """`up` in a session of its own; returns when every piece answered, or with why not."""
     from cotenant.cli.agents import checked_name
-    from cotenant.cli.pieces import log_tail
     from cotenant.cli.uplog import read_all
+    from cotenant.fleet.process import log_tail
     from nodes.identity import identify
 
     checked_name(node)
@@ -123,7 +123,7 @@ def _detached(in_force: Settings, node: str) -> OperationResult:
         time.sleep(0.2)
     who = identify(process.pid)
     if who is not None:
-        from cotenant.cli.signals import end
+        from cotenant.signals import end
 
         end(who, 3 * in_force.stop_s)
     error = OperationError(
@@ -160,7 +160,7 @@ def _down(in_force: Settings, node: str | None) -> OperationResult:
 
 def _stop(log: UpLog, stop_s: float) -> Iterator[tuple[str, str]]:
     """Ask the supervisor, which stops its pieces in order; what outlives it (it was killed) is ended by identity."""
-    from cotenant.cli.signals import end
+    from cotenant.signals import end
 
     names = list(log.living)
     if log.alive:
@@ -177,8 +177,8 @@ def _status(in_force: Settings) -> OperationResult:
     from cotenant.cli.agents import Agent, local_nodes, start_command
     from cotenant.cli.failures import Unreachable
     from cotenant.cli.fleet_link import start_server, why_silent
-    from cotenant.cli.uplog import noted, read_all
-    from nodes.client import node_dir
+    from cotenant.cli.uplog import note_of, read_all
+    from cotenant.fleet.process import noted
     from nodes.identity import liveness
 
     url = in_force.api_url
@@ -200,7 +200,7 @@ def _status(in_force: Settings) -> OperationResult:
         except Unreachable as error:
             errors.append(replace(error.error, remedy=_starts(logs.get(name), error.error.remedy)))
         log = logs.get(name)
-        worker = noted(node_dir(in_force.home, name) / "worker.pid.json")
+        worker = noted(note_of(in_force.home, name, "worker"))
         if worker is not None and liveness(worker) != "gone":
             row["worker"] = "running"
         elif row["agent"] == "running":

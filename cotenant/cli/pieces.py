@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from cotenant.cli.agents import Agent
 from cotenant.cli.failures import Unreachable
-from cotenant.cli.signals import end
 from cotenant.cli.uplog import note_of
+from cotenant.signals import end
 from nodes.identity import ProcessId, identify
 from policies.refusal import Refused
 
@@ -24,21 +24,10 @@ if TYPE_CHECKING:
     from cotenant.fleet.process import Background
     from cotenant.settings import Settings
 
-__all__ = ["AgentPiece", "log_tail", "node_pieces"]
+__all__ = ["AgentPiece", "node_pieces"]
 
-LOG_TAIL_LINES = 6
 # Flows are deployed from, and run in, the folder that this package lies in.
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def log_tail(path: Path, lines: int = LOG_TAIL_LINES) -> str:
-    """The last lines of a log, to say why something did not start."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - 4096))
-            return "\n".join(file.read().decode("utf-8", "replace").splitlines()[-lines:])
-    except OSError:
-        return ""
 
 
 class BackgroundPiece:
@@ -109,7 +98,7 @@ class AgentPiece(BackgroundPiece):
             time.sleep(0.1)
 
     def _refused(self, why: str) -> Refused:
-        said = log_tail(self._background.log)
+        said = self._background.last_words()
         return Refused(
             "AGENT_NOT_STARTED",
             f"agent of node {self._agent.node}",

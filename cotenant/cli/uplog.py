@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from cotenant.fleet.process import noted
 from nodes.client import node_dir
 from nodes.identity import ProcessId, liveness
 from policies.json_text import parse_json
 
-__all__ = ["STOP_ORDER", "NodeLock", "UpLog", "note_of", "noted", "read_all"]
+__all__ = ["STOP_ORDER", "NodeLock", "UpLog", "note_of", "read_all"]
 
 # The worker first, since it drives the agent; the server last, since the worker reports to it to the end.
 STOP_ORDER = ("worker", "agent", "server")
@@ -99,14 +100,6 @@ def read_all(home: Path) -> list[UpLog]:
 def note_of(home: Path, node: str, piece: str) -> Path:
     """Where a piece's identity is kept, whoever started it."""
     return home / "prefect" / "server.pid.json" if piece == "server" else node_dir(home, node) / f"{piece}.pid.json"
-
-
-def noted(path: Path) -> ProcessId | None:
-    """The identity that a background process's note holds, alive or not."""
-    try:
-        return ProcessId.from_dict(parse_json(path.read_text()))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 class NodeLock:

@@ -10,12 +10,15 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from cotenant.signals import send
 from cotenant.stopping import undisturbed
 from nodes.identity import ProcessId, identify, liveness
+from policies.json_text import parse_json
 
-__all__ = ["Background", "prefect_env"]
+__all__ = ["Background", "log_tail", "noted", "prefect_env"]
 
 STOP_WITHIN_S = 40.0
+LOG_TAIL_LINES, LOG_TAIL_BYTES = 6, 4096
 
 
 def prefect_env(home: Path, url: str | None = None) -> dict[str, str]:
@@ -54,10 +57,7 @@ class Background:
 
     def identity(self) -> ProcessId | None:
         """The process as noted, alive or not."""
-        try:
-            return ProcessId.from_dict(json.loads(self.note.read_text()))
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+        return noted(self.note)
 
     def is_alive(self) -> bool:
         who = self.identity()
@@ -94,20 +94,34 @@ class Background:
             self.note.unlink(missing_ok=True)
             return False
         end = time.monotonic() + within_s
-        os.kill(who.pid, signal.SIGTERM)
+        send(who, signal.SIGTERM)
         while self.is_alive() and time.monotonic() < end:
             time.sleep(0.05)
         if self.is_alive():
-            os.kill(who.pid, signal.SIGKILL)
+            send(who, signal.SIGKILL)
             while self.is_alive() and time.monotonic() < end + 10.0:
                 time.sleep(0.05)
         self.note.unlink(missing_ok=True)
         return True
 
-    def last_words(self, lines: int = 5) -> str:
-        """The end of its log, for an error message."""
-        try:
-            text = self.log.read_bytes()[-4000:].decode(errors="replace")
-        except OSError:
-            return ""
-        return "\n".join(line for line in text.splitlines() if line.strip()).rsplit("\n", lines)[-1]
+    def last_words(self, lines: int = LOG_TAIL_LINES) -> str:
+        return log_tail(self.log, lines)
+
+
+def noted(note: Path) -> ProcessId | None:
+    """The identity that a background process's note holds, alive or not."""
+    try:
+        return ProcessId.from_dict(parse_json(note.read_text()))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def log_tail(path: Path, lines: int = LOG_TAIL_LINES) -> str:
+    """The last lines of a log that say anything, for why something did not start; empty where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - LOG_TAIL_BYTES))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+    return "\n".join([line for line in text.splitlines() if line.strip()][-lines:])

@@ -143,7 +143,7 @@ class PrefectServer:
             if not self.process.is_alive():
                 if _is_taken(port) or self._said_in_use():
                     raise _PortLost
-                why = f"it ended at once; its log says: {self.process.last_words()}"
+                why = f"it ended at once; its log says:\n{self.process.last_words()}"
                 raise Refused("SERVER_FAILED", "the Prefect server", why, f"see {self.process.log}")
             # Asked again after the call: ours may have bound the port just before it.
             if not self._holds(port) and _is_taken(port) and not self._holds(port):

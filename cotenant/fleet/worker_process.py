@@ -61,7 +61,7 @@ class WorkerProcess:
         end = time.monotonic() + within_s
         while b"started!" not in self.process.log.read_bytes()[seen:]:
             if not self.process.is_alive():
-                why = f"it ended at once; its log says: {self.process.last_words()}"
+                why = f"it ended at once; its log says:\n{self.process.last_words()}"
                 raise Refused("WORKER_FAILED", f"the worker of node {self.node}", why, f"see {self.process.log}")
             if time.monotonic() > end:
                 why = f"it did not start within {within_s:g} s"

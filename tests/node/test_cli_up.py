@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from cotenant.cli.signals import end, send
-from cotenant.cli.uplog import STOP_ORDER, note_of, noted, read_all
+from cotenant.cli.uplog import STOP_ORDER, note_of, read_all
+from cotenant.fleet.process import noted
+from cotenant.signals import end, send
 from nodes.client import AgentClient, AgentUnreachable, socket_path
 from nodes.identity import ProcessId, identify, liveness
 

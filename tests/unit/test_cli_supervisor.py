@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from cotenant.cli.foreground import stay_up
-from cotenant.cli.signals import end, send
 from cotenant.cli.supervisor import Supervisor, restart_wait_s
-from cotenant.cli.uplog import STOP_ORDER, NodeLock, UpLog, note_of, noted, read_all
+from cotenant.cli.uplog import STOP_ORDER, NodeLock, UpLog, note_of, read_all
+from cotenant.fleet.process import Background, noted
 from cotenant.settings import Settings
+from cotenant.signals import end, send
 from nodes.identity import ProcessId, identify, own_id
 
 
@@ -273,6 +277,48 @@ def test_one_that_ignores_sigterm_is_killed_at_the_deadline() -> None:
     try:
         assert end(who, 0.5) == "killed"
         assert process.wait(10) == -signal.SIGKILL
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_process_is_signalled_also_where_no_descriptor_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(_pid: int) -> int:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    process, who = sleeper()
+    try:
+        monkeypatch.setattr(os, "pidfd_open", none_left)
+        assert not send(ProcessId(who.pid, who.start_ticks - 1, who.boot_id), signal.SIGKILL)
+        assert send(who, signal.SIGKILL)
+        assert process.wait(10) == -signal.SIGKILL
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_background_process_tells_the_end_of_its_log_and_is_ended_as_itself_alone(tmp_path: Path) -> None:
+    background = Background(tmp_path / "note.json", tmp_path / "its.log")
+    assert background.last_words() == ""
+    words = (
+        "import time\nfor line in 'abcdefgh': print(line, flush=True)\nprint('\\nready', flush=True)\ntime.sleep(600)"
+    )
+    process = background.start([sys.executable, "-c", words], {})
+    try:
+        until = time.monotonic() + 30.0
+        while "ready" not in background.last_words(1):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        assert background.last_words(3).split() == ["g", "h", "ready"]
+        who = background.identity()
+        assert who is not None
+        stranger = ProcessId(who.pid, who.start_ticks - 1, who.boot_id)
+        background.note.write_text(json.dumps(stranger.as_dict()))
+        assert background.stop() is False, "its pid belongs to somebody else now"
+        assert process.poll() is None
+        background.note.write_text(json.dumps(who.as_dict()))
+        assert background.stop() is True
+        assert process.wait(10) == -signal.SIGTERM
     finally:
         process.kill()
         process.wait()

@@ -17,7 +17,8 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
-from cotenant.cli.uplog import UpLog, noted, read_all
+from cotenant.cli.uplog import UpLog, read_all
+from cotenant.fleet.process import noted
 from cotenant.settings import FLEET_FILE, Settings, joined
 from nodes.agent.certificates import KEY_BYTES, KeptCertificates
 from nodes.agent.governing import FACT, Governing

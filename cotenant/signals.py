@@ -17,17 +17,18 @@ def send(who: ProcessId, what: signal.Signals) -> bool:
     """Signal this very process; False when it is gone.
 
     The process is pinned by a descriptor before its identity is checked, so the signal cannot hit a later one that was
-    given the same pid in between.
+    given the same pid in between. Where none is to be had (another system, no descriptor left) the identity is checked
+    just before.
     """
-    if not hasattr(os, "pidfd_open"):
+    try:
+        pinned = os.pidfd_open(who.pid)
+    except ProcessLookupError:
+        return False
+    except (AttributeError, OSError):
         if liveness(who) == "gone":
             return False
         os.kill(who.pid, what)
         return True
-    try:
-        pinned = os.pidfd_open(who.pid)
-    except (ProcessLookupError, OSError):
-        return False
     try:
         if liveness(who) == "gone":
             return False
