@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from cotenant.settings import Settings
     from policies.refusal import Refused
 
-__all__ = ["Agent", "checked_name", "local_nodes", "start_command", "with_node"]
+__all__ = ["NOT_HERE", "Agent", "checked_name", "local_nodes", "start_command", "with_node"]
 
 CALL_S = 30.0
+# Refusals of an ``Agent`` that tell where the node is: its agent was not asked, and nothing is known of it.
+NOT_HERE = frozenset({"NODE_ELSEWHERE", "NODE_UNKNOWN"})
 
 
 def checked_name(node: str) -> str:
@@ -115,11 +117,14 @@ class Agent:
 
     def is_running(self) -> bool:
         from nodes.client import AgentUnreachable
+        from policies.refusal import Refused
 
         try:
             self._client.call("hello", _timeout_s=3.0)
         except AgentUnreachable:  # also where the node has no folder yet: somebody is about to make it
             return False
+        except Refused:  # as one with too many connections: it answers
+            pass
         return True
 
     def _starting(self) -> str:

@@ -16,7 +16,7 @@ from cotenant.cli.result import OperationResult
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["register"]
+__all__ = ["jobs_view", "json_object", "register"]
 
 STATES = ("waiting", "running", "held", "stopping", "ended")
 
@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
         if state is not None and state not in STATES:
             raise _no_such_state(state)
         wanted: dict[str, Any] = {"limit": limit} | ({"state": state} if state else {})
-        return OperationResult(agent_of(node).ask("job_list", **wanted), view=_list)
+        return OperationResult(agent_of(node).ask("job_list", **wanted), view=jobs_view)
 
     @command(jobs, "show", example="cotenant job show 812")
     def show(job: JobArg, node: NodeOption = None) -> OperationResult:
@@ -144,7 +144,7 @@ def json_object(text: str | bytes, where: str) -> dict[str, Any]:
     return value
 
 
-def _list(jobs: list[dict[str, Any]]) -> Iterator[RenderableType]:
+def jobs_view(jobs: list[dict[str, Any]]) -> Iterator[RenderableType]:
     from cotenant.cli.render import table, when
 
     if not jobs:

@@ -24,7 +24,7 @@ def cancel_here(settings: Settings, engine: Engine, found: dict[str, Any]) -> li
     """
     from cotenant import store
     from cotenant.cli import fleet_link
-    from cotenant.cli.agents import Agent
+    from cotenant.cli.agents import NOT_HERE, Agent
     from policies.refusal import Refused
 
     notes = []
@@ -34,11 +34,11 @@ def cancel_here(settings: Settings, engine: Engine, found: dict[str, Any]) -> li
         try:
             # by its key: the store may not know its number yet, and an agent that lost its journal gives that to another job
             Agent(settings, found["node"]).ask("job_cancel", key=found["job_key"])
-        except Unreachable as gone:
-            named, what = (f"job {found['job']}", f"cancel {found['job']}") if found["job"] else ("job", "list")
-            notes.append(f"its {named} was not stopped: {gone}; on that node: cotenant job {what}")
-        except Refused as refusal:
-            if refusal.code != "JOB_UNKNOWN":
+        except (Unreachable, Refused) as no:
+            if isinstance(no, Unreachable) or no.code in NOT_HERE:
+                named, what = (f"job {found['job']}", f"cancel {found['job']}") if found["job"] else ("job", "list")
+                notes.append(f"its {named} was not stopped: {no}; on that node: cotenant job {what}")
+            elif no.code != "JOB_UNKNOWN":
                 raise
     store.end_batch(engine, found["batch"], "cancelled", "it was cancelled")
     return notes

@@ -29,7 +29,9 @@ EXTRA_BYTES = 160 << 20
 
 
 def folder_of(settings: Settings, node: str) -> Path:
-    return settings.home / "nodes" / node / "modules" / "llmserve" / "data" / "models"
+    from nodes.client import node_dir
+
+    return node_dir(settings.home, node) / "modules" / "llmserve" / "data" / "models"
 
 
 def models(settings: Settings, agent: Agent) -> dict[str, Any]:
@@ -124,13 +126,12 @@ def _check(source: Path) -> dict[str, Any]:
     if not source.is_file():
         raise Refused("MODEL_BAD", str(source), "it is no regular file", "name a GGUF file or an MLX folder")
     # The module's own reader, in a process of its own: the file may be anything.
-    done = subprocess.run(
-        [sys.executable, "-I", str(BUNDLE / "gguf.py"), str(source)],
-        capture_output=True,
-        text=True,
-        timeout=CHECK_S,
-        check=False,
-    )
+    reader = [sys.executable, "-I", str(BUNDLE / "gguf.py"), str(source)]
+    try:
+        done = subprocess.run(reader, capture_output=True, text=True, timeout=CHECK_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        why = f"its head could not be read within {CHECK_S:g} s"
+        raise Refused("MODEL_BAD", str(source), why, "add it from a disk that answers") from error
     try:
         told: dict[str, Any] = json.loads(done.stdout)
     except ValueError:

@@ -74,19 +74,22 @@ def _next_step(status: dict[str, Any], flow: dict[str, Any] | None) -> str | Non
 def _now(settings: Settings, status: dict[str, Any]) -> dict[str, Any] | None:
     if status["job"] is None:
         return None
-    from cotenant.cli.agents import Agent
+    from cotenant.cli.agents import NOT_HERE, Agent
     from policies.refusal import Refused
 
-    nobody = {"job": status["job"], "detail": None, "duty": None, "share": None}
+    nobody = {"job": status["job"], "detail": None, "duty": None, "share": None, "state": "not known"}
+    silent = nobody | {"held": f"node {status['node']} does not answer here"}
     try:
         job = Agent(settings, status["node"]).ask("job_show", job=status["job"], _timeout_s=5.0)
     except Unreachable:
-        return nobody | {"state": "not known", "held": f"node {status['node']} does not answer here"}
-    except Refused:
+        return silent
+    except Refused as refusal:
+        if refusal.code in NOT_HERE:
+            return silent
         job = {"key": ""}
     if job.get("key") not in (None, status["job_key"]):
         # an agent that lost its journal gives the number to another job
-        return nobody | {"state": "not known", "held": f"node {status['node']} does not know it any more"}
+        return nobody | {"held": f"node {status['node']} does not know it any more"}
     why = ": ".join(str(part) for part in (job.get("code"), job.get("reason")) if part)
     detail = (job.get("failure") or {}).get("detail")
     return {

@@ -174,12 +174,12 @@ def state_parts(status: dict[str, Any]) -> Iterator[RenderableType]:
         keys = [key for key in rules[0] if not isinstance(rules[0][key], (dict,))]
         yield table(keys, ([_short(rule.get(key)) for key in keys] for rule in rules))
     if sources := status.get("sources"):
-        from cotenant.cli.protection import _sources
+        from cotenant.cli.protection import sources_view
 
         yield ""
-        yield from _sources(sources)
+        yield from sources_view(sources)
     if jobs := status.get("jobs"):
-        from cotenant.cli.job import _list as jobs_view
+        from cotenant.cli.job import jobs_view
 
         yield ""
         yield from jobs_view(jobs)

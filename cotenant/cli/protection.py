@@ -15,7 +15,7 @@ from cotenant.cli.result import OperationResult
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["app", "register"]
+__all__ = ["app", "register", "sources_view"]
 
 app = group("What the owner protects: the section, its sources, measurements and certificates.")
 
@@ -29,7 +29,7 @@ def register(root: typer.Typer) -> None:
 @command(app, "sources", example="cotenant protection sources local")
 def sources(node: OptionalNodeArg = None) -> OperationResult:
     """Each source: who reads it, its state, its rate or phase, and how fast a phase takes effect."""
-    return OperationResult(agent_of(node).ask("sources"), view=_sources)
+    return OperationResult(agent_of(node).ask("sources"), view=sources_view)
 
 
 @command(
@@ -56,7 +56,7 @@ def certificates(
     return OperationResult(agent_of(node).ask("certificates"), view=_certificates)
 
 
-def _sources(rows: list[dict[str, Any]]) -> Iterator[RenderableType]:
+def sources_view(rows: list[dict[str, Any]]) -> Iterator[RenderableType]:
     from cotenant.cli.render import table
 
     if not rows:

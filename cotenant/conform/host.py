@@ -6,6 +6,7 @@ The children are started as a launcher is: in a session of their own (with autog
 from __future__ import annotations
 
 import json
+import select
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -66,6 +67,9 @@ def probe(spin_s: float = SPIN_S) -> Host:
     assert child.stdout is not None
     assert child.stdin is not None
     try:
+        if not select.select([child.stdout], [], [], PROBE_LIMIT_S)[0]:
+            child.kill()
+            raise OSError(f"the probe of what this host gives did not answer within {PROBE_LIMIT_S:g} s")
         told = json.loads(child.stdout.readline() or "null")
         if not isinstance(told, dict):
             raise OSError("the probe of what this host gives ended early")

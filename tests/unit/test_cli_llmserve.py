@@ -215,6 +215,23 @@ def test_cancelling_a_batch_whose_flow_run_ended_ends_the_batch(
     assert flow_state["ended"] == [first["flow_run_id"]], "its worker might be putting it back"
 
 
+def test_of_a_batch_on_another_machine_nothing_is_claimed_of_its_job(
+    cli: Cli, tmp_path: Path, home: Path, flow_state: dict[str, Any]
+) -> None:
+    (home / "nodes" / "local").mkdir(parents=True)
+    file = prompts(tmp_path, {"prompt": "a"})
+    batch = cli("llmserve", "queue", file, "--node", "far", "--json").json["data"]["batch"]
+    engine = store.open(store.default_url(home))
+    store.next_job(engine, batch)
+    store.set_job(engine, batch, 0, 7)
+    assert "node far does not answer here" in " ".join(cli("llmserve", "status", batch).out.split())
+    flow_state |= {"words": "Crashed", "final": True}
+    said = cli("llmserve", "cancel", batch)
+    assert said.code == 0, said.err
+    assert "job 7 was not stopped" in said.err
+    assert (store.batch_status(engine, batch) or {})["state"] == "cancelled"
+
+
 def test_a_retry_does_not_wait_for_a_run_that_is_to_be_put_back_later(
     cli: Cli, tmp_path: Path, home: Path, flow_state: dict[str, Any], started: list[dict[str, Any]]
 ) -> None:
@@ -358,3 +375,16 @@ def test_a_store_that_cannot_be_reached_is_said_with_its_address(cli: Cli, monke
         assert said.code in (2, 3), said.err
         assert "/proc/no" in said.err
         assert "fault of cotenant" not in said.err
+
+
+def test_a_file_whose_head_is_not_read_in_time_is_refused_as_such(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cotenant.cli import llmserve_models
+
+    monkeypatch.setattr(llmserve_models, "CHECK_S", 0.001)
+    file = tmp_path / "m.gguf"
+    file.write_bytes(b"GGUF")
+    said = cli("llmserve", "add-model", str(file), "--json")
+    assert (said.code, said.json["errors"][0]["code"]) == (2, "MODEL_BAD")
+    assert "within 0.001 s" in said.json["errors"][0]["why"]

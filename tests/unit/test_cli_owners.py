@@ -118,3 +118,15 @@ def test_a_socket_that_refused_and_closed_at_once_is_still_heard(tmp_path: Path)
             with pytest.raises(Refused) as refused:
                 AgentClient(path).call("hello")
     assert refused.value.code == "AGENT_NOT_YOURS"
+
+
+def test_an_agent_that_is_too_busy_to_answer_runs_all_the_same(home: Path) -> None:  # noqa: F811
+    from cotenant.cli.agents import Agent
+    from cotenant.settings import Settings
+
+    agent = Agent(Settings.from_env(), "local")
+    assert not agent.is_running()
+    with FakeAgent(
+        home, hello=Refused("AGENT_BUSY", "the agent", "it has too many connections", "try again")
+    ).serving():
+        assert agent.is_running()

@@ -59,12 +59,12 @@ DUE = [{"node": "local", "rule": "trainer", "work": "llmserve/batch", "certified
         "why": STALE, "renew": RENEW}]  # fmt: skip
 
 SHOWN: dict[str, tuple[Iterable[RenderableType], list[str]]] = {
-    "job list": (list(job._list(JOBS)), ["812", "GPU_NOT_CERTIFIED", "dev.cotenant.llmserve/selftest", "2026-11-29T18:43:53Z"]),
+    "job list": (list(job.jobs_view(JOBS)), ["812", "GPU_NOT_CERTIFIED", "dev.cotenant.llmserve/selftest", "2026-11-29T18:43:53Z"]),
     "explain": (list(explain._node(EXPLAINED)), ["812", "GPU_NOT_CERTIFIED", "JOB_NO_SLOT", "llmserve/batch", SWEEP]),
     "certificates": (list(protection._certificates(CERTIFICATES)), [RUN, RENEW, "1f2e3d4c5b6a", "/opt/trainer/bin/train.py"]),
     "certificates check": (list(certificates._view(DUE)), [RENEW, "llmserve/batch"]),
     "ab list": (list(ab._list(RUNS)), [RUN, "workstation-01", "llmserve/selftest"]),
-    "sources": (list(protection._sources(SOURCES)), [SOCKET, "in the login of that account: cotenant session-helper"]),
+    "sources": (list(protection.sources_view(SOURCES)), [SOCKET, "in the login of that account: cotenant session-helper"]),
     "node list": (list(node._list(NODES)), ["workstation-01", SOCKET, "cotenant up --node workstation-01"]),
     "doctor": (list(doctor._view(CHECKS)), ["freezer", "sudo mount -t cgroup2 none /sys/fs/cgroup/unified"]),
 }  # fmt: skip
@@ -105,11 +105,11 @@ def test_a_rate_that_is_not_known_reads_as_unknown() -> None:
         "rate": None,
         "why": "no event",
     }
-    assert [line.split()[:4] for line in on_terminal(protection._sources([nothing]), 200)][1] == [
+    assert [line.split()[:4] for line in on_terminal(protection.sources_view([nothing]), 200)][1] == [
         "trainer", "progress", "waiting", "unknown",
     ]  # fmt: skip
     still = nothing | {"state": "ok", "rate": 0.0}
-    assert "0/s" in on_terminal(protection._sources([still]), 200)[1]
+    assert "0/s" in on_terminal(protection.sources_view([still]), 200)[1]
 
 
 @pytest.mark.parametrize("what", SHOWN)

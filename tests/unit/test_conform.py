@@ -78,6 +78,13 @@ def test_the_probe_finds_its_meter_right_and_the_host_gives_something() -> None:
     assert host.late_s >= 0.0
 
 
+def test_a_probe_that_does_not_answer_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cotenant.conform.host.PROBE_LIMIT_S", 0.2)
+    monkeypatch.setattr("cotenant.conform.host._CHILD", "import time; time.sleep(600)")
+    with pytest.raises(OSError, match="did not answer within"):
+        probe(1.0)
+
+
 @pytest.mark.parametrize(("factor", "verdict"), [(1.0, "ok"), (0.5, "FAIL"), (2.0, "FAIL"), (0.8, "FAIL")])
 def test_a_meter_with_a_factor_is_found(factor: float, verdict: str) -> None:
     assert judge.meter_agrees(factor * 2.0, 1.5, 0.5)[0] == verdict
