@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cotenant.cli.result import Exit, OperationError, OperationResult
-from cotenant.demo_stage import LOOK_EVERY_S, NODE, ROOT, Stage, StepFailed
+from cotenant.demo_stage import LOOK_EVERY_S, NODE, ROOT, Stage, StepFailed, when_less_busy
 from cotenant.stopping import Stopping
 
 if TYPE_CHECKING:
@@ -41,8 +41,6 @@ SOURCE_WITHIN_S = 120.0
 # The run itself takes at most five minutes; the rest is for a machine that is busy with other things.
 RUN_WITHIN_S = 2400.0
 HONEST = ("no slowdown shown", "slowdown", "inconclusive", "refused", "harm_suspected")
-# What a busy machine keeps from happening happens on a less busy one.
-WHEN_LESS_BUSY = "cotenant demo, when the machine is less busy"
 
 HELD = 'gpu_jobs = "when_no_gpu_protected"   # no device work beside the trainer, but what a run lets happen'
 
@@ -68,10 +66,10 @@ protect = {{ metric = "progress_rate", max_slowdown = {MARGIN:g}, source = {{ js
 """
 
 
-def no_answer(record: dict[str, Any]) -> OperationError:
+def no_answer(record: dict[str, Any], again: str = Stage.again) -> OperationError:
     """Of a run that ended without an honest answer: why, and whether another moment may bring one."""
     reason = f" ({record['reason']})" if record.get("reason") else ""
-    remedy = WHEN_LESS_BUSY if record["ending"] == "no_dose" else "cotenant demo"
+    remedy = when_less_busy(again) if record["ending"] == "no_dose" else again
     why = f"it ended '{record['ending']}'{reason}, which is no answer"
     return OperationError("DEMO_NO_ANSWER", f"run {record['run']}", why, remedy)
 
@@ -193,7 +191,7 @@ class Demo(Stage):
                         "DEMO_SOURCE",
                         str(self.events),
                         f"in {SOURCE_WITHIN_S:g} s the agent saw no {STEPS_BEFORE_RUN} steps and their rate",
-                        WHEN_LESS_BUSY,
+                        when_less_busy(self.again),
                     )
                 )
             time.sleep(LOOK_EVERY_S)
@@ -211,7 +209,7 @@ class Demo(Stage):
         newest = self.agent().ask("run_list", limit=1)
         record = self.agent().ask("run_show", run=newest[0]["run"]) if newest else None
         if record is None or record["state"] != "ended":
-            raise StepFailed(OperationError("DEMO_RUN", "the run", "it has not ended", "cotenant demo"))
+            raise StepFailed(OperationError("DEMO_RUN", "the run", "it has not ended", self.again))
         return dict(record)
 
     def after(self, record: dict[str, Any]) -> None:
@@ -246,7 +244,7 @@ class Demo(Stage):
             page.write_text(compare_html(records, [f"duty {DUTY:g}", "uncapped"]), encoding="utf-8")
             self.say(f"   both side by side: {page}")
         self.say(f"   in the Prefect UI, as long as the demo runs (--keep): {runs[-1]['ui']}")
-        errors = [no_answer(record) for record in records if record["ending"] not in HONEST]
+        errors = [no_answer(record, self.again) for record in records if record["ending"] not in HONEST]
         return OperationResult(
             {"runs": runs, "seconds": round(time.monotonic() - self._since, 1)},
             exit_code=Exit.OTHER_ANSWER if errors else Exit.DONE,

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from cotenant.cli.result import Exit, OperationError, OperationResult
-from cotenant.demo import DUTY, HONEST, WHY_MARGIN, Demo, section_text
+from cotenant.demo import DUTY, HONEST, WHY_MARGIN, Demo, no_answer, section_text
 from cotenant.demo_model import MODEL, model_file, wheels
-from cotenant.demo_stage import NODE, StepFailed
+from cotenant.demo_stage import NODE, StepFailed, when_less_busy
 
 __all__ = ["LlmDemo"]
 
@@ -75,6 +75,7 @@ class LlmDemo(Demo):
     work = WORK
     # what is measured is what will run: the real model
     feed = f"{WORK}@{MODEL}"
+    again = "cotenant demo --llm"
 
     def run(self, *, full: bool) -> OperationResult:
         self.say(
@@ -108,7 +109,7 @@ class LlmDemo(Demo):
         self.say("   $ cotenant llmserve install   (where llama.cpp has to be compiled: ten minutes to an hour, once)")
         added = self.agent().ask("module_add", path=str(bundle), _timeout_s=INSTALL_S)
         if added["state"] != "ready":
-            raise StepFailed(OperationError("DEMO_MODULE", "module llmserve", str(added["why"]), "cotenant demo --llm"))
+            raise StepFailed(OperationError("DEMO_MODULE", "module llmserve", str(added["why"]), self.again))
         self.cotenant("llmserve", "add-model", str(model_file()))
         self.cotenant("llmserve", "models")
 
@@ -151,10 +152,9 @@ class LlmDemo(Demo):
         whole = status.get("done") == PROMPTS
         errors = []
         if not whole:
-            errors.append(OperationError("DEMO_BATCH", f"batch {batch}", f"it came to {status}", "cotenant demo --llm"))
+            errors.append(OperationError("DEMO_BATCH", f"batch {batch}", f"it came to {status}", self.again))
         if record["ending"] not in HONEST:
-            why = f"it ended '{record['ending']}', which is no answer"
-            errors.append(OperationError("DEMO_NO_ANSWER", f"run {record['run']}", why, "cotenant demo --llm"))
+            errors.append(no_answer(record, self.again))
         return OperationResult(
             {
                 "run": record["run"],
@@ -209,9 +209,8 @@ class LlmDemo(Demo):
                 self.end_trainer()
                 alone = True
             if at_s > BATCH_WITHIN_S:
-                raise StepFailed(
-                    OperationError("DEMO_SLOW", f"batch {batch}", f"it took more than {BATCH_WITHIN_S:g} s")
-                )
+                why = f"it took more than {BATCH_WITHIN_S:g} s"
+                raise StepFailed(OperationError("DEMO_SLOW", f"batch {batch}", why, when_less_busy(self.again)))
             time.sleep(SAMPLE_EVERY_S)
 
 

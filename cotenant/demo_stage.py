@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cotenant.cli.supervisor import Supervisor
     from cotenant.settings import Settings
 
-__all__ = ["LOOK_EVERY_S", "NODE", "ROOT", "Stage", "StepFailed"]
+__all__ = ["LOOK_EVERY_S", "NODE", "ROOT", "Stage", "StepFailed", "when_less_busy"]
 
 ROOT = Path(__file__).resolve().parents[1]
 NODE = "local"
@@ -38,8 +38,15 @@ class StepFailed(Exception):
         self.error = error
 
 
+def when_less_busy(again: str) -> str:
+    """The next step where a busy machine kept something from happening: on a less busy one it happens."""
+    return f"{again}, when the machine is less busy"
+
+
 class Stage:
-    """What a demo started, by name and identity."""
+    """What a demo started, by name and identity. ``again``: the command that plays it."""
+
+    again = "cotenant demo"
 
     def __init__(self, home: Path, out: Path) -> None:
         from cotenant.settings import Settings
@@ -93,9 +100,8 @@ class Stage:
         while process.poll() is None:
             self.look()
             if time.monotonic() > until:
-                raise StepFailed(
-                    OperationError("DEMO_SLOW", shlex.join(arguments), f"it took more than {within_s:g} s")
-                )
+                what, why = "cotenant " + shlex.join(arguments), f"it took more than {within_s:g} s"
+                raise StepFailed(OperationError("DEMO_SLOW", what, why, when_less_busy(self.again)))
             time.sleep(LOOK_EVERY_S)
         if process.returncode not in fine:
             raise StepFailed(
@@ -103,6 +109,7 @@ class Stage:
                     "DEMO_STEP",
                     "cotenant " + shlex.join(arguments),
                     f"exit status {process.returncode}; its words are above",
+                    f"mend what they name, then: {self.again}",
                 )
             )
 
@@ -156,7 +163,7 @@ class Stage:
                         "DEMO_TRAINER",
                         "the trainer",
                         f"it ended with exit status {process.returncode}",
-                        "cotenant demo",
+                        self.again,
                     )
                 )
 

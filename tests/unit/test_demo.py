@@ -29,5 +29,7 @@ def test_work_that_hardly_ran_is_worth_another_try_when_the_machine_is_less_busy
     assert (starved.code, starved.what) == ("DEMO_NO_ANSWER", "run run-1")
     assert "'no_dose' (3 blocks in a row in which it did not run)" in starved.why
     assert "less busy" in starved.remedy
+    with_a_model = no_answer({"run": "run-1", "ending": "no_dose", "reason": None}, "cotenant demo --llm")
+    assert with_a_model.remedy == "cotenant demo --llm, when the machine is less busy"
     aborted = no_answer({"run": "run-1", "ending": "aborted", "reason": None})
     assert ("()" in aborted.why, aborted.remedy) == (False, "cotenant demo")
