@@ -69,7 +69,7 @@ def run_flow(url: str, deployment: str, parameters: Mapping[str, Any], node: str
 
 
 def flow_state(url: str, flow_run_id: str) -> dict[str, Any]:
-    """``{type, name, message, final, flow, at}`` of a flow run: type as Prefect has it (RUNNING, COMPLETED, …).
+    """``{type, name, message, final, at}`` of a flow run: type as Prefect has it (RUNNING, COMPLETED, …).
 
     Raises:
         Refused: there is no such flow run.

@@ -409,7 +409,7 @@ def _born(pid: int) -> str | None:
 
 
 def _state(pid: int) -> str:
-    """Its state letter; X where it is gone, ? where the system does not say."""
+    """Its state letter; X where it is gone, and T where there is no /proc to say: what was sent to it stops it."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             raw = file.read()

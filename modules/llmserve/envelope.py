@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
 from typing import Any
 
 VERSION = "0.2.0"
@@ -50,27 +49,19 @@ def fail(workdir: str, reason: str, detail: str, *, fault: str | None, code: int
     return code
 
 
-@dataclass
-class Envelope:
-    spec: dict[str, Any]
-    payload: dict[str, Any]
-    effective: dict[str, Any]
-    provenance: dict[str, Any]
-
-    def write(self, path: str) -> None:
-        replace(
-            path,
-            {
-                "envelope": 1,
-                "schema": "llmserve/result@1",
-                "module_version": VERSION,
-                "protocol": 1,
-                "effective": self.effective,
-                "provenance": self.provenance,
-                "artifacts": [],
-                "payload": self.payload,
-            },
-        )
+def succeed(path: str, payload: dict[str, Any], effective: dict[str, Any], provenance: dict[str, Any]) -> int:
+    document = {
+        "envelope": 1,
+        "schema": "llmserve/result@1",
+        "module_version": VERSION,
+        "protocol": 1,
+        "effective": effective,
+        "provenance": provenance,
+        "artifacts": [],
+        "payload": payload,
+    }
+    replace(path, document)
+    return 0
 
 
 class Events:

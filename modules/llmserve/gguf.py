@@ -47,7 +47,6 @@ class Header:
     context: int | None
     layers: int | None
     kv_bytes_per_token: int | None
-    has_template: bool
     tensors: int
 
 
@@ -188,7 +187,6 @@ def _header(size: int, version: int, tensors: int, keys: dict[str, Any]) -> Head
         context=number("context_length"),
         layers=layers,
         kv_bytes_per_token=kv,
-        has_template=bool(keys.get("tokenizer.chat_template")),
         tensors=tensors,
     )
 

@@ -13,7 +13,7 @@ import argparse
 import batch
 import doctor
 import selftest
-from envelope import BadSpec, Envelope, Failed, fail, read_spec
+from envelope import BadSpec, Failed, fail, read_spec, succeed
 
 from cotenant.sdk.control import Control, Stopped
 
@@ -34,8 +34,7 @@ def run(args: argparse.Namespace) -> int:
         return fail(args.workdir, "llmserve/bad-spec", str(error), fault="job", code=2)
     except Failed as error:
         return fail(args.workdir, error.reason, error.detail, fault=error.fault, code=error.code)
-    Envelope(spec, payload, effective, provenance).write(args.out)
-    return 0
+    return succeed(args.out, payload, effective, provenance)
 
 
 def main(argv: list[str] | None = None) -> int:

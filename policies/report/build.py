@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from policies.harness import validity
 from policies.harness.rows import BlockRow, WindowRow
 from policies.harness.spec import RunSpec
-from policies.harness.verdict import Decision
+from policies.harness.verdict import PASS, Decision
 from policies.refusal import Refused
 from policies.report import limits, provenance, verdict_words
 from policies.report.base import Base, Judgement
@@ -148,7 +148,7 @@ def _tone(base: Base) -> Tone:
         return "good" if null.passed else "harm" if null.holds_1 is False else "open"
     if base.ending in ("slowdown", "harm_suspected"):
         return "harm"
-    return "good" if base.ending == "no slowdown shown" else "open"
+    return "good" if base.ending == PASS else "open"
 
 
 def _result(spec: RunSpec, decision: Decision, counted: int, at: str | None) -> Result:
