@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sqlalchemy import Engine
@@ -24,6 +24,7 @@ __all__ = ["MODULE", "STAGE", "BatchStalled", "BatchStopped", "BatchWork", "Chun
 
 MODULE, STAGE = "llmserve", "batch"
 POLL_S = 1.0
+ANSWER_S = 30.0
 STORE_PATIENCE_S = 300.0
 STORE_PAUSE_S = 2.0
 CANCEL_WITHIN_S = 20.0
@@ -69,6 +70,8 @@ class BatchWork:
     clock: Callable[[], float] = time.monotonic
     _engine: Engine | None = None
     _left_over: set[int] = field(default_factory=set)
+    _until_s: float | None = None
+    """Beyond this moment nobody is waited for: of a flow that was cancelled."""
 
     # -- agent and store, patiently ---------------------------------------------------------------------------------
 
@@ -79,7 +82,14 @@ class BatchWork:
             Refused: it says no to what was asked.
             AgentLost: nobody answered in time, or only that it is busy or has failed.
         """
-        return ask_patiently(self.agent, verb, params, patience=self.patience, sleep=self.sleep, clock=self.clock)
+        patience = replace(self.patience, total_s=self._left_s(self.patience.total_s))
+        answer_s = max(self._left_s(ANSWER_S), 1.0)
+        return ask_patiently(
+            self.agent, verb, params, timeout_s=answer_s, patience=patience, sleep=self.sleep, clock=self.clock
+        )
+
+    def _left_s(self, most_s: float) -> float:
+        return most_s if self._until_s is None else min(most_s, max(self._until_s - self.clock(), 0.0))
 
     def ask_of(self, chunk: Chunk, verb: str, **params: Any) -> Any:
         """Ask about our job.
@@ -96,7 +106,7 @@ class BatchWork:
 
     def keep(self, write: Callable[[Engine], Any]) -> Any:
         """Do something with the store, again where it is away. What is done may be repeated."""
-        until, told = self.clock() + STORE_PATIENCE_S, False
+        until, told = self.clock() + self._left_s(STORE_PATIENCE_S), False
         while True:
             try:
                 if self._engine is None:
@@ -258,7 +268,7 @@ class BatchWork:
 
     def cancel(self) -> None:
         """Stop the batch's job and take over what it had finished; within the time that a cancelled flow has."""
-        until = self.clock() + CANCEL_WITHIN_S
+        self._until_s = until = self.clock() + CANCEL_WITHIN_S
         found = self.keep(lambda engine: store.batch_jobs(engine, self.batch))
         for row in (row for row in found if row["state"] == "open"):
             chunk = self._chunk_of(row)

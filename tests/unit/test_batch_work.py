@@ -13,10 +13,11 @@ from sqlalchemy.orm import Session
 
 from cotenant import store
 from cotenant.store.models import Prompt
+from nodes.client import AgentUnreachable
 from policies.prompts import BatchSpec, Item
 from policies.refusal import Refused
 from tasks.agent_link import AgentLost
-from tasks.prompts import BatchStalled, BatchStopped, BatchWork
+from tasks.prompts import BatchStalled, BatchStopped, BatchWork, StoreLost
 
 log = logging.getLogger("batch")
 
@@ -169,6 +170,29 @@ def test_a_cancel_ends_the_job_that_the_store_has_no_number_of_yet(tmp_path: Pat
     work_on(url, agent).cancel()
     assert agent.cancelled == [2]
     assert texts(url) == ["b/0 says 0", None, None]
+
+
+@pytest.mark.parametrize("away", ["store", "agent"])
+def test_a_cancel_waits_for_nobody_beyond_the_time_that_a_cancelled_flow_has(
+    away: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, agent = batch_of(tmp_path, 2), Agent()
+    work = work_on(url, agent)
+    assert work.next() is not None
+    now_s = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+
+    def gone(*_: Any, **__: Any) -> Any:
+        raise OSError("no such host") if away == "store" else AgentUnreachable(Path("a.sock"), "nobody answers")
+
+    work.sleep, work.clock = sleep, lambda: now_s
+    monkeypatch.setattr(*((store, "batch_jobs") if away == "store" else (agent, "call")), gone)
+    with pytest.raises(StoreLost if away == "store" else AgentLost):
+        work.cancel()
+    assert now_s <= 25.0
 
 
 def test_a_job_whose_prompts_were_all_answered_is_asked_nothing_more(tmp_path: Path) -> None:
