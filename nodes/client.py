@@ -13,6 +13,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
+from policies.json_text import parse_json
 from policies.refusal import Refused
 
 __all__ = ["PASSING", "AgentClient", "AgentUnreachable", "node_dir", "socket_path"]
@@ -97,7 +98,12 @@ class AgentClient:
             raise AgentUnreachable(self.path, error.strerror or str(error)) from error
         if not line.endswith(b"\n"):
             raise AgentUnreachable(self.path, f"the agent went away during {method}")
-        answer = json.loads(line)
+        try:
+            answer = parse_json(line)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict) or not {"error", "result"} & answer.keys():
+            raise AgentUnreachable(self.path, "what answers there is no agent")
         if "error" in answer:
             told = answer["error"]
             data = told.get("data")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from nodes.client import AgentClient, socket_path
+from nodes.client import AgentClient, AgentUnreachable, socket_path
 from policies.refusal import Refused
 from tests.cli_runner import Cli, cli, home  # noqa: F401
 from tests.fake_agent import FakeAgent
@@ -130,3 +130,22 @@ def test_an_agent_that_is_too_busy_to_answer_runs_all_the_same(home: Path) -> No
         home, hello=Refused("AGENT_BUSY", "the agent", "it has too many connections", "try again")
     ).serving():
         assert agent.is_running()
+
+
+@pytest.mark.parametrize("said", [b"HTTP/1.1 400 Bad Request\r\n", b"[1]\n", b'"error"\n', b"{}\n", b"\xff\n"])
+def test_what_speaks_otherwise_on_the_socket_is_no_agent(said: bytes, tmp_path: Path) -> None:
+    class Other(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            self.rfile.readline()
+            self.wfile.write(said)
+
+    path = tmp_path / "a.sock"
+    with socketserver.ThreadingUnixStreamServer(str(path), Other) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            with pytest.raises(AgentUnreachable, match="is no agent"):
+                AgentClient(path).call("hello")
+        finally:
+            server.shutdown()
+            thread.join()

@@ -140,3 +140,15 @@ def test_a_remote_node_s_section_is_called_bad_only_where_its_agent_says_so(
     assert said.exit_code == exit_code
     assert [error.code for error in said.errors] == ([code] if code else [])
     assert all("as it says" in error.why and error.remedy for error in said.errors)
+
+
+def test_a_section_that_is_too_long_for_its_review_is_cut_by_its_bytes() -> None:
+    from tasks.section import SHOWN_BYTES, section_plan_markdown
+
+    def shown(text: str) -> str:
+        return section_plan_markdown("local", text, {"changes": [], "matches": []}, {"version": 1})
+
+    long = shown("# " + "é" * SHOWN_BYTES)
+    assert len(long.encode()) < SHOWN_BYTES + 1000
+    assert "(cut here)" in long
+    assert "(cut here)" not in shown("# é")
