@@ -180,6 +180,7 @@ def _status(in_force: Settings) -> OperationResult:
     from cotenant.cli.uplog import note_of, read_all
     from cotenant.fleet.process import noted
     from nodes.identity import liveness
+    from policies.refusal import Refused
 
     url = in_force.api_url
     why = why_silent(in_force)
@@ -199,6 +200,9 @@ def _status(in_force: Settings) -> OperationResult:
             row["agent"] = "running"
         except Unreachable as error:
             errors.append(replace(error.error, remedy=_starts(logs.get(name), error.error.remedy)))
+        except Refused as refusal:  # it lives and cannot say how it is: the other nodes are told of all the same
+            row["agent"] = "running"
+            errors.append(OperationError.of(refusal))
         log = logs.get(name)
         worker = noted(note_of(in_force.home, name, "worker"))
         if worker is not None and liveness(worker) != "gone":
@@ -236,14 +240,17 @@ def _looks_after(kind: str) -> str:
 
 
 def _store_words(in_force: Settings) -> str:
-    """The store's address without a password."""
+    """The store's address without a password; of one that is none nothing, since what it was meant to be may have one."""
     from urllib.parse import urlsplit, urlunsplit
 
-    parts = urlsplit(in_force.store)
-    if parts.password is None:
+    try:
+        parts = urlsplit(in_force.store)
+        host, port, secret = parts.hostname or "", parts.port, parts.password
+    except ValueError:
+        return "what is set is no address"
+    if secret is None:
         return in_force.store
-    host = parts.hostname or ""
-    return urlunsplit(parts._replace(netloc=f"{parts.username}:***@{host}{f':{parts.port}' if parts.port else ''}"))
+    return urlunsplit(parts._replace(netloc=f"{parts.username}:***@{host}{f':{port}' if port else ''}"))
 
 
 def _store_state(in_force: Settings) -> str:

@@ -149,3 +149,36 @@ def test_what_speaks_otherwise_on_the_socket_is_no_agent(said: bytes, tmp_path: 
         finally:
             server.shutdown()
             thread.join()
+
+
+def test_a_node_that_cannot_say_how_it_is_hides_no_other(cli: Cli, home: Path) -> None:  # noqa: F811
+    full = FakeAgent(home, "full", status=Refused("AGENT_ERROR", "status", "no space left on device", "see its log"))
+    with full.serving():
+        (home / "nodes" / "other").mkdir()
+        said = cli("status", "--json")
+    assert said.code == 3
+    assert [(row["node"], row["agent"]) for row in said.json["data"]["nodes"]] == [
+        ("full", "running"),
+        ("other", "not running"),
+    ]
+    assert "no space left on device" in [error["why"] for error in said.json["errors"]]
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://me:secret@db:5432/c", "postgresql://me:***@db:5432/c"),
+        ("postgresql://me:secret@[db/c", "what is set is no address"),
+        ("postgresql://me:secret@db:port/c", "what is set is no address"),
+    ],
+)
+def test_the_stores_address_is_shown_without_its_password(
+    cli: Cli,  # noqa: F811
+    url: str,
+    shown: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COTENANT_STORE_URL", url)
+    said = cli("status", "--json")
+    assert said.json["data"]["store"]["url"] == shown
+    assert "secret" not in said.out + said.err
