@@ -135,21 +135,16 @@ def _cancel_queued(run: str, unknown: Exception) -> OperationResult:
 
 def _list_fleet(node: str | None, limit: int) -> OperationResult:
     from cotenant import store
-    from cotenant.cli.runs import store_engine
+    from cotenant.cli.runs import NO_STORE, of_store
 
-    engine = store_engine(settings())
-    if engine is None:
-        return OperationResult([], messages=["this home has no store yet: cotenant up"], view=_list)
-    try:
-        return OperationResult(store.list_runs(engine, node=node, limit=limit), view=_list)
-    finally:
-        engine.dispose()
+    rows = of_store(settings(), lambda engine: store.list_runs(engine, node=node, limit=limit))
+    return OperationResult(rows or [], messages=[NO_STORE] if rows is None else [], view=_list)
 
 
 def _list_runs(node: str | None, limit: int) -> OperationResult:
     from cotenant.cli.agents import Agent
     from cotenant.cli.failures import Unreachable
-    from cotenant.cli.runs import store_engine
+    from cotenant.cli.runs import of_store
 
     in_force = settings()
     name = node or in_force.node
@@ -158,15 +153,11 @@ def _list_runs(node: str | None, limit: int) -> OperationResult:
         queued, messages = _queued_rows(in_force, name, {row["run"] for row in rows})
         return OperationResult([*queued, *({"node": name} | row for row in rows)], messages=messages, view=_list)
     except Unreachable as silent:
-        engine = store_engine(in_force)
-        if engine is None:
-            raise
         from cotenant import store
 
-        try:
-            rows = store.list_runs(engine, node=node, limit=limit)
-        finally:
-            engine.dispose()
+        rows = of_store(in_force, lambda engine: store.list_runs(engine, node=node, limit=limit))
+        if rows is None:
+            raise
         return OperationResult(rows, messages=[f"from the store, since {silent}"], view=_list)
 
 

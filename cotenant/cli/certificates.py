@@ -44,15 +44,11 @@ def of_the_fleet(in_force: Settings, node: str | None) -> OperationResult:
     from datetime import UTC, datetime
 
     from cotenant import store
-    from cotenant.cli.runs import store_engine
+    from cotenant.cli.runs import NO_STORE, of_store
 
-    engine = store_engine(in_force)
-    if engine is None:
-        return OperationResult([], messages=["this home has no store yet: cotenant up"], view=_fleet_view)
-    try:
-        rows = store.list_certificates(engine, node)
-    finally:
-        engine.dispose()
+    rows = of_store(in_force, lambda engine: store.list_certificates(engine, node))
+    if rows is None:
+        return OperationResult([], messages=[NO_STORE], view=_fleet_view)
     now = datetime.now(UTC)
     rows = [row | {"state": last_known(row, now)} for row in rows]
     note = (

@@ -69,15 +69,11 @@ def _fleet(node: str | None, *, watch: bool) -> OperationResult:
             "USAGE", "--fleet --watch", why, "watch the nodes of this machine: cotenant protection duty --watch"
         )
     from cotenant import store
-    from cotenant.cli.runs import store_engine
+    from cotenant.cli.runs import NO_STORE, of_store
 
-    engine = store_engine(settings())
-    if engine is None:
-        return OperationResult({"nodes": []}, messages=["this home has no store yet: cotenant up"], view=_fleet_text)
-    try:
-        rows = store.list_duties(engine, node)
-    finally:
-        engine.dispose()
+    rows = of_store(settings(), lambda engine: store.list_duties(engine, node))
+    if rows is None:
+        return OperationResult({"nodes": []}, messages=[NO_STORE], view=_fleet_text)
     if node is not None and not rows:
         raise Refused("NODE_UNKNOWN", f"node {node!r}", "the store has no such node", "cotenant node list --fleet")
     return OperationResult({"nodes": rows}, view=_fleet_text)

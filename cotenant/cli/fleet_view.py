@@ -17,7 +17,7 @@ def fleet_nodes(in_force: Settings) -> tuple[list[dict[str, Any]], list[str]]:
     """
     from cotenant.cli import fleet_link
     from cotenant.cli.failures import Unreachable
-    from cotenant.cli.runs import store_engine
+    from cotenant.cli.runs import of_store
 
     rows: dict[str, dict[str, Any]] = {}
     said: list[str] = []
@@ -36,13 +36,10 @@ def fleet_nodes(in_force: Settings) -> tuple[list[dict[str, Any]], list[str]]:
     except Unreachable as silent:
         said.append(f"whose worker is online is unknown: {silent}")
     try:
-        engine = store_engine(in_force)
-        if engine is not None:
-            from cotenant import store
+        from cotenant import store
 
-            for each in store.list_nodes(engine):
-                row(each["node"]).update(mirrored_at=each["mirrored_at"], last_seq=each["last_seq"])
-            engine.dispose()
+        for each in of_store(in_force, store.list_nodes) or []:
+            row(each["node"]).update(mirrored_at=each["mirrored_at"], last_seq=each["last_seq"])
     except Unreachable as silent:
         said.append(f"how fresh the mirror is is unknown: {silent}")
     return [rows[name] for name in sorted(rows)], said

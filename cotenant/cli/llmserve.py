@@ -108,12 +108,10 @@ def _look(llmserve: typer.Typer) -> None:
         """Batches, newest first."""
         from cotenant import store
         from cotenant.cli.llmserve_show import batches_view
-        from cotenant.cli.runs import store_engine
+        from cotenant.cli.runs import NO_STORE, of_store
 
-        engine = store_engine(settings())
-        if engine is None:
-            return OperationResult([], messages=["this home has no store yet: cotenant up"], view=batches_view)
-        return OperationResult(store.list_batches(engine, node, limit), view=batches_view)
+        rows = of_store(settings(), lambda engine: store.list_batches(engine, node, limit))
+        return OperationResult(rows or [], messages=[NO_STORE] if rows is None else [], view=batches_view)
 
     @command(llmserve, "status", example="cotenant llmserve status batch-1a2b3c4d5e --watch")
     def status(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from cotenant.cli.agents import Agent, local_nodes
 from cotenant.cli.failures import Unreachable
@@ -14,7 +15,11 @@ if TYPE_CHECKING:
     from cotenant.cli.queued import Queued
     from cotenant.settings import Settings
 
-__all__ = ["Found", "ending_exit", "find_run", "made_store", "owner_of", "store_engine"]
+__all__ = ["NO_STORE", "Found", "ending_exit", "find_run", "made_store", "of_store", "owner_of", "store_engine"]
+
+Told = TypeVar("Told")
+# Said where nothing was ever kept: to look must not make a store.
+NO_STORE = "this home has no store yet: cotenant up"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +149,25 @@ def made_store(settings: Settings, what: str) -> Any:
     return engine
 
 
-def _from_store(settings: Settings, run: str) -> dict[str, Any] | None:
+def of_store(settings: Settings, read: Callable[[Any], Told]) -> Told | None:
+    """What this reads of the store; None where there is none yet.
+
+    Raises:
+        Unreachable: as ``store_engine``.
+    """
     engine = store_engine(settings)
     if engine is None:
         return None
-    from cotenant import store
-
     try:
-        return store.load_run(engine, run)
+        return read(engine)
     finally:
         engine.dispose()
+
+
+def _from_store(settings: Settings, run: str) -> dict[str, Any] | None:
+    def load(engine: Any) -> dict[str, Any] | None:
+        from cotenant import store
+
+        return store.load_run(engine, run)
+
+    return of_store(settings, load)
