@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cotenant.cli.failures import Unreachable
+from cotenant.cli.llmserve_models import DOCTOR_S
 from cotenant.cli.result import OperationResult
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ __all__ = ["DEPLOYMENT", "checked", "queue", "read_file", "spec_of"]
 
 DEPLOYMENT = "llmserve-batch/llmserve-batch"
 BAD_SHOWN = 20
-# The module's doctor answers within a minute.
-DOCTOR_S = 90.0
 
 
 def read_file(path: Path) -> Parsed:

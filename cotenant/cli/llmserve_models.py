@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from cotenant.cli.agents import Agent
     from cotenant.settings import Settings
 
-__all__ = ["BUNDLE", "add_model", "as_bundle", "install", "models"]
+__all__ = ["BUNDLE", "DOCTOR_S", "add_model", "as_bundle", "install", "models"]
 
 BUNDLE = Path(__file__).resolve().parents[2] / "modules" / "llmserve"
+# The module's doctor answers within a minute.
 DOCTOR_S = 90.0
 CHECK_S = 120.0
 # llama.cpp is built from source where there is no wheel of it: minutes, at idle priority on a busy machine many.

@@ -62,8 +62,8 @@ def register(app: typer.Typer) -> None:
     ) -> OperationResult:
         """Ask the module's own doctor whether it can work here. Exit code 1 when it cannot."""
         found = agent_of(node).ask("module_doctor", module=module, _timeout_s=DOCTOR_S)
-        well = str(found.get("health")) in ("ok", "healthy", "ready")
-        return OperationResult(found, exit_code=Exit.DONE if well else Exit.OTHER_ANSWER, view=_doctor)
+        code = Exit.DONE if found["health"] == "healthy" else Exit.OTHER_ANSWER
+        return OperationResult(found, exit_code=code, view=_doctor)
 
 
 def _list(modules: list[dict[str, Any]]) -> Iterator[RenderableType]:
@@ -96,7 +96,7 @@ def _stage(stage: Any) -> str:
 def _doctor(found: dict[str, Any]) -> Iterator[RenderableType]:
     from cotenant.cli.render import fields, table
 
-    yield f"health: {found.get('health')}"
+    yield f"health: {found['health']}" + (f": {found['why']}" if found.get("why") else "")
     checks = found.get("checks") or []
     if checks and all(isinstance(check, dict) for check in checks):
         keys = list(dict.fromkeys(key for check in checks for key in check))

@@ -182,3 +182,19 @@ def test_the_stores_address_is_shown_without_its_password(
     said = cli("status", "--json")
     assert said.json["data"]["store"]["url"] == shown
     assert "secret" not in said.out + said.err
+
+
+@pytest.mark.parametrize(
+    ("health", "why", "code"), [("healthy", "", 0), ("undetected", "it did not answer in 60 s", 1)]
+)
+def test_a_modules_doctor_that_was_not_heard_says_why(
+    cli: Cli,  # noqa: F811
+    home: Path,  # noqa: F811
+    health: str,
+    why: str,
+    code: int,
+) -> None:
+    with FakeAgent(home, module_doctor={"health": health, "why": why, "checks": [], "attrs": {}}).serving():
+        said = cli("module", "doctor", "llmserve")
+    assert said.code == code
+    assert said.out.strip() == (f"health: {health}: {why}" if why else f"health: {health}")
