@@ -5,21 +5,23 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import DisconnectionError
+from sqlalchemy.exc import DisconnectionError, OperationalError
 from sqlalchemy.orm import Session
 
 __all__ = ["default_url", "open_store", "reading", "writing"]
 
 BUSY_TIMEOUT_S = 30
+UPGRADE_WITHIN_S = 120.0
 MIGRATIONS = Path(__file__).parent / "migrations"
 # Any fixed number: processes that open the same PostgreSQL database meet at it.
 _ADVISORY_LOCK = 0x636F74656E
@@ -131,5 +133,18 @@ def _migration_lock(engine: Engine) -> Iterator[None]:
         yield
         return
     with open(f"{path}.lock", "a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        until = time.monotonic() + UPGRADE_WITHIN_S
+        while not _locked(lock):
+            if time.monotonic() >= until:
+                why = f"another process has been bringing it up to date for {UPGRADE_WITHIN_S:g} s: see who holds {path}.lock"
+                raise OperationalError("upgrade", {}, sqlite3.OperationalError(why))
+            time.sleep(0.05)
         yield
+
+
+def _locked(lock: IO[str]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Engine, select
-from sqlalchemy.exc import StatementError
+from sqlalchemy.exc import OperationalError, StatementError
 
 from cotenant import store
 from cotenant.cli.certificates import last_known
@@ -215,3 +216,15 @@ def test_a_certificate_comes_with_what_its_node_said_of_it_last(engine: Engine) 
     before, after = datetime(2026, 12, 1, tzinfo=UTC), datetime(2026, 12, 14, tzinfo=UTC)
     assert last_known(rows["r1"], before) == f"stale since {told['r1']['at'][:19]}Z"
     assert [last_known(rows["r2"], now) for now in (before, after)] == ["issued", "expired"]
+
+
+def test_a_process_that_never_lets_go_of_the_tables_is_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "store.sqlite"
+    monkeypatch.setattr("cotenant.store.session.UPGRADE_WITHIN_S", 0.2)
+    with open(f"{path}.lock", "a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(OperationalError, match=r"store\.sqlite\.lock"):
+            store.open(f"sqlite:///{path}")
+    assert store.list_nodes(store.open(f"sqlite:///{path}")) == []
