@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 from pathlib import Path
 from uuid import UUID
 
-from nodes.identity import ProcessId, identify, liveness
-from policies.json_text import parse_json
+from nodes.identity import ProcessId, identify, liveness, note, noted
 
 __all__ = ["FlowProcesses", "lower_priority"]
 
@@ -40,9 +38,7 @@ class FlowProcesses:
     def _keep(self, flow_run: UUID) -> None:
         try:
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            draft = self._file(flow_run).with_suffix(".new")
-            draft.write_text(json.dumps(self._unkept[flow_run].as_dict()))
-            os.replace(draft, self._file(flow_run))
+            note(self._file(flow_run), self._unkept[flow_run])
         except OSError as error:
             log.warning("which process flow run %s has cannot be noted yet: %s", flow_run, error)
             return
@@ -50,12 +46,7 @@ class FlowProcesses:
 
     def of(self, flow_run: UUID) -> ProcessId | None:
         """The process as noted, alive or not; None where nothing readable is noted."""
-        if flow_run in self._unkept:
-            return self._unkept[flow_run]
-        try:
-            return ProcessId.from_dict(parse_json(self._file(flow_run).read_text()))
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+        return self._unkept.get(flow_run) or noted(self._file(flow_run))
 
     def lives(self, flow_run: UUID) -> bool:
         """Whether its process is there; unless it certainly is gone, it counts as there."""

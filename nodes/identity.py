@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-__all__ = ["Liveness", "ProcessId", "boot_id", "identify", "liveness", "own_id", "stat_fields"]
+from policies.json_text import parse_json
+
+__all__ = ["Liveness", "ProcessId", "boot_id", "identify", "liveness", "note", "noted", "own_id", "stat_fields"]
 
 PROC = Path("/proc")
 
@@ -72,6 +75,21 @@ def liveness(who: ProcessId) -> Liveness:
     if fields is None or fields[0] in "ZX" or int(fields[19]) != who.start_ticks:
         return "gone"
     return "alive"
+
+
+def note(path: Path, who: ProcessId) -> None:
+    """Keep who it is, whole or not at all, for whoever is to find that very process later (``noted``)."""
+    draft = path.with_suffix(".new")
+    draft.write_text(json.dumps(who.as_dict()))
+    os.replace(draft, path)
+
+
+def noted(path: Path) -> ProcessId | None:
+    """Who is noted there, alive or not; None where nothing readable is."""
+    try:
+        return ProcessId.from_dict(parse_json(path.read_text()))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def own_id() -> ProcessId:

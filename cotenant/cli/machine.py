@@ -178,8 +178,7 @@ def _status(in_force: Settings) -> OperationResult:
     from cotenant.cli.failures import Unreachable
     from cotenant.cli.fleet_link import start_server, why_silent
     from cotenant.cli.uplog import note_of, read_all
-    from cotenant.fleet.process import noted
-    from nodes.identity import liveness
+    from nodes.identity import liveness, noted
     from policies.refusal import Refused
 
     url = in_force.api_url

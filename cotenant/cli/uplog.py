@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from cotenant.fleet.process import noted
 from nodes.client import node_dir
-from nodes.identity import ProcessId, liveness
+from nodes.identity import ProcessId, liveness, noted
 from policies.json_text import parse_json
 
 __all__ = ["STOP_ORDER", "NodeLock", "UpLog", "note_of", "read_all"]

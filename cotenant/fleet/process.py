@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -12,10 +11,9 @@ from pathlib import Path
 
 from cotenant.signals import send
 from cotenant.stopping import undisturbed
-from nodes.identity import ProcessId, identify, liveness
-from policies.json_text import parse_json
+from nodes.identity import ProcessId, identify, liveness, note, noted
 
-__all__ = ["Background", "log_tail", "noted", "prefect_env"]
+__all__ = ["Background", "log_tail", "prefect_env"]
 
 STOP_WITHIN_S = 40.0
 LOG_TAIL_LINES, LOG_TAIL_BYTES = 6, 4096
@@ -82,9 +80,7 @@ class Background:
             )
             who = identify(self.popen.pid)
             if who is not None:
-                draft = self.note.with_suffix(".new")
-                draft.write_text(json.dumps(who.as_dict()))
-                os.replace(draft, self.note)
+                note(self.note, who)
         return self.popen
 
     def stop(self, within_s: float = STOP_WITHIN_S) -> bool:
@@ -106,14 +102,6 @@ class Background:
 
     def last_words(self, lines: int = LOG_TAIL_LINES) -> str:
         return log_tail(self.log, lines)
-
-
-def noted(note: Path) -> ProcessId | None:
-    """The identity that a background process's note holds, alive or not."""
-    try:
-        return ProcessId.from_dict(parse_json(note.read_text()))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def log_tail(path: Path, lines: int = LOG_TAIL_LINES) -> str:

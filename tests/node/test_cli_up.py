@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 
 from cotenant.cli.uplog import STOP_ORDER, note_of, read_all
-from cotenant.fleet.process import noted
 from cotenant.signals import end, send
 from nodes.client import AgentClient, AgentUnreachable, socket_path
-from nodes.identity import ProcessId, identify, liveness
+from nodes.identity import ProcessId, identify, liveness, noted
 
 # The first start of a Prefect server makes its database; beside two busy cores that takes minutes.
 LONG_S = 900.0

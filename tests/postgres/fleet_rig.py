@@ -128,7 +128,7 @@ class Hub(Member):
     def kill_server(self) -> None:
         """The server and what would start it again, as where its machine goes down. Agent and worker live on."""
         from cotenant.cli.uplog import note_of, read_all
-        from cotenant.fleet.process import noted
+        from nodes.identity import noted
 
         (log,) = read_all(self.home)
         server = noted(note_of(self.home, self.node, "server"))

@@ -16,10 +16,10 @@ import pytest
 from cotenant.cli.foreground import stay_up
 from cotenant.cli.supervisor import Supervisor, restart_wait_s
 from cotenant.cli.uplog import STOP_ORDER, NodeLock, UpLog, note_of, read_all
-from cotenant.fleet.process import Background, noted
+from cotenant.fleet.process import Background
 from cotenant.settings import Settings
 from cotenant.signals import end, send
-from nodes.identity import ProcessId, identify, own_id
+from nodes.identity import ProcessId, identify, noted, own_id
 
 
 class Clock:

@@ -18,12 +18,11 @@ from uuid import UUID
 from hypothesis import strategies as st
 
 from cotenant.cli.uplog import UpLog, read_all
-from cotenant.fleet.process import noted
 from cotenant.settings import FLEET_FILE, Settings, joined
 from nodes.agent.certificates import KEY_BYTES, KeptCertificates
 from nodes.agent.governing import FACT, Governing
 from nodes.flow_processes import FlowProcesses
-from nodes.identity import boot_id, own_id
+from nodes.identity import boot_id, noted, own_id
 from nodes.journal import Journal
 from policies.certificate import sign
 from policies.compliance import CLEAR
