@@ -12,6 +12,7 @@ from nodes.child import end_group, ended_within
 from nodes.jobs.runnerfiles import write_document
 from nodes.jobs.workdir import runner_environment
 from policies.json_text import parse_json
+from policies.manifest import RUNNER_PROTOCOL
 
 if TYPE_CHECKING:
     from nodes.jobs.starting import ModuleLike
@@ -101,8 +102,11 @@ def _read_report(text: bytes, code: int, errors: str) -> DoctorReport:
     said = raw.get("health")
     health: Health = said if said in ("healthy", "unhealthy", "undetected") else "undetected"
     why = ""
-    if not isinstance(supported, list) or 1 not in supported:
-        health, why = "unhealthy", f"its doctor does not list runner protocol 1 as supported ({supported!r})"
+    if not isinstance(supported, list) or RUNNER_PROTOCOL not in supported:
+        health, why = (
+            "unhealthy",
+            f"its doctor does not list runner protocol {RUNNER_PROTOCOL} as supported ({supported!r})",
+        )
     elif said != health:
         why = f"its doctor says health {said!r}"
     elif health != "healthy":

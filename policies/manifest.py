@@ -28,7 +28,7 @@ CAPABILITIES = frozenset(
         "deterministic_output",
     }
 )
-PROTOCOL = 1
+RUNNER_PROTOCOL = 1
 RESERVED = frozenset({"TMPDIR", "PATH", "HOME", "LANG", "PYTHONUTF8", "CUDA_VISIBLE_DEVICES"})
 RESERVED_PREFIXES = ("OARBANK_", "CUDA_MPS_")
 _ID = re.compile(r"^[a-z0-9][a-z0-9-]*(\.[a-z0-9][a-z0-9_-]*)*$")
@@ -72,7 +72,7 @@ class Module(_Part):
 
 class Requires(_Part):
     platforms: list[str] = []
-    runner_protocol: Any = PROTOCOL
+    runner_protocol: Any = RUNNER_PROTOCOL
 
     @field_validator("runner_protocol")
     @classmethod
@@ -80,8 +80,8 @@ class Requires(_Part):
         numbers = [
             int(n) for n in re.findall(r"\d+", " ".join(map(str, value if isinstance(value, list) else [value])))
         ]
-        if PROTOCOL not in numbers:
-            raise ValueError(f"this host speaks runner protocol {PROTOCOL}; the module asks for {value!r}")
+        if RUNNER_PROTOCOL not in numbers:
+            raise ValueError(f"this host speaks runner protocol {RUNNER_PROTOCOL}; the module asks for {value!r}")
         return value
 
 

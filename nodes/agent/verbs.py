@@ -29,7 +29,7 @@ from policies.harness.rows import Order
 from policies.harness.spec import RunSpec
 from policies.refusal import Refused
 from policies.section import SectionErrors, digest
-from policies.version import PROTOCOL, VERSION
+from policies.version import AGENT_PROTOCOL, VERSION
 
 __all__ = ["Verbs"]
 
@@ -100,7 +100,7 @@ class Verbs:
         return {
             "node": self.agent.node,
             "version": VERSION,
-            "protocol": PROTOCOL,
+            "protocol": AGENT_PROTOCOL,
             "boot_id": boot_id(),
             "pid": me.pid,
             "start_ticks": me.start_ticks,

@@ -19,7 +19,7 @@ from nodes.identity import ProcessId
 from nodes.jobs.clearing import remove_tree
 from nodes.jobs.runnerfiles import open_regular, read_document, write_document
 from policies.jobs import Failure, parse_failure
-from policies.manifest import PROTOCOL
+from policies.manifest import RUNNER_PROTOCOL
 
 __all__ = [
     "AttemptDir",
@@ -102,7 +102,7 @@ def runner_environment(
         "OARBANK_MODULE_DATA": str(module_data),
         "OARBANK_PLATFORM": platform_name(),
         "OARBANK_MODULE": short,
-        "OARBANK_PROTOCOL": str(PROTOCOL),
+        "OARBANK_PROTOCOL": str(RUNNER_PROTOCOL),
         "OARBANK_SETTINGS_FILE": str(settings),
         "PATH": search,
         "HOME": str(module_data),
@@ -138,7 +138,7 @@ def spec_document(
         "module_version": module_version,
         "job_key": hashlib.sha256(canonical(deciding).encode()).hexdigest(),
         "stage": stage,
-        "protocol": PROTOCOL,
+        "protocol": RUNNER_PROTOCOL,
         "resources": dict(resources),
         "timeout_s": timeout_s,
         "platform": platform_name(),
