@@ -14,12 +14,13 @@ What is not known counts as harm over twice the target, and without a baseline n
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
+from policies.codes import Entry
 from policies.rules import RuleState, step_rule
 from policies.section.models import Cooldown, Metric
 
-__all__ = ["HarmSignals", "Level", "Limit", "Reaction", "ReactionEvent", "ReactionState", "pressure", "step_reaction"]
+__all__ = ["HarmSignals", "Level", "Limit", "Reaction", "ReactionState", "pressure", "step_reaction"]
 
 Level = Literal["free", "lowered", "paused"]
 
@@ -29,8 +30,6 @@ LOWERED_UNDER_S = 30.0
 SAMPLES = 2
 # Looks closer together than this are one sample.
 SAMPLE_APART_S = 1.0
-
-EventCode = Literal["PROTECTION_LOWER", "PROTECTION_HARM", "PROTECTION_CALM", "PROTECTION_BASELINE"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +99,6 @@ class Reaction:
     code: Literal["PROTECTION_HARM", "PROTECTION_BASELINE"] = "PROTECTION_HARM"
 
 
-@dataclass(frozen=True, slots=True)
-class ReactionEvent:
-    code: EventCode
-    data: dict[str, Any]
-
-
 def pressure(limit: Limit, figure: float | None, baseline: float | None) -> float | None:
     """Harm ÷ target; None where the figure, or the baseline that it needs, is not known."""
     if figure is None:
@@ -119,7 +112,7 @@ def pressure(limit: Limit, figure: float | None, baseline: float | None) -> floa
 
 def step_reaction(
     state: ReactionState, signals: HarmSignals, now_s: float, limit: Limit
-) -> tuple[ReactionState, Reaction, tuple[ReactionEvent, ...]]:
+) -> tuple[ReactionState, Reaction, tuple[Entry, ...]]:
     """One sample. A clock that went back stands still; a second look at the same instant changes nothing but the words."""
     now_s = max(now_s, state.now_s)
     if now_s - state.now_s < SAMPLE_APART_S and state.program == signals.program:
@@ -237,17 +230,17 @@ def _words(state: ReactionState, signals: HarmSignals, limit: Limit, harm: float
     return said
 
 
-def _events(before: ReactionState, after: ReactionState, reaction: Reaction) -> tuple[ReactionEvent, ...]:
-    found: list[ReactionEvent] = []
+def _events(before: ReactionState, after: ReactionState, reaction: Reaction) -> tuple[Entry, ...]:
+    found: list[Entry] = []
     facts = {"level": reaction.level, "pressure": reaction.pressure, "why": reaction.why}
     if before.measuring_since_s is not None and after.measuring_since_s is None and after.baseline is not None:
-        found.append(ReactionEvent("PROTECTION_BASELINE", {"rate": after.baseline}))
+        found.append(Entry("PROTECTION_BASELINE", {"rate": after.baseline}))
     measured = after.measuring_since_s is None and before.measuring_since_s is None and before.known and after.known
     if before.level != after.level and measured:
-        codes: dict[Level, EventCode] = {
+        codes: dict[Level, str] = {
             "free": "PROTECTION_CALM",
             "lowered": "PROTECTION_LOWER",
             "paused": "PROTECTION_HARM",
         }
-        found.append(ReactionEvent(codes[after.level], facts))
+        found.append(Entry(codes[after.level], facts))
     return tuple(found)

@@ -16,7 +16,7 @@ from policies.views import NodeView, PhaseView, Reason, RuleView
 ROOT = Path(__file__).resolve().parents[2]
 # Where a code is written down: as the first argument of these.
 WRITTEN = re.compile(
-    r"(?:journal\.write|_journal|_note|Reason|ReactionEvent|note_waiting|\bNote)\(\s*(?:[\w.]+,\s*)?\"([A-Z][A-Z0-9_]+)\""
+    r"(?:journal\.write|_journal|_note|Reason|\bEntry|note_waiting|\bNote)\(\s*(?:[\w.]+,\s*)?\"([A-Z][A-Z0-9_]+)\""
 )
 
 
