@@ -21,6 +21,7 @@ from functools import lru_cache
 from scipy import special
 
 from policies.harness.ratios import Block, fit, is_number, log_ratios
+from policies.harness.spec import FIRST_LOOK, LOOK_STEP
 from policies.harness.verdict import (
     INCONCLUSIVE,
     K50_LIMIT,
@@ -50,8 +51,6 @@ __all__ = [
     "two_sided_t_power",
 ]
 
-LOOK_STEP = 4
-SMALLEST_LOOK = 8
 # One-sided error of each look by the largest number of blocks (rule 6), simulated over all noise models.
 LOOK_P: tuple[tuple[int, float], ...] = (
     (8, 0.0439),
@@ -106,7 +105,7 @@ def look_p(n_max: int) -> float:
     raise ValueError(f"n_max {n_max}: a run has at most {LOOK_P[-1][0]} blocks")
 
 
-def decide(blocks: Sequence[Block], margin: float = 0.02, n_max: int = 40, first_look: int = SMALLEST_LOOK) -> Decision:
+def decide(blocks: Sequence[Block], margin: float = 0.02, n_max: int = 40, first_look: int = FIRST_LOOK) -> Decision:
     """The design "final" as a function of all blocks so far, in the order in which they ran.
 
     Looks come at ``first_look``, +4, ... up to ``n_max`` usable blocks (n_max is rounded down to a multiple of 4);
@@ -224,7 +223,7 @@ def analyse(blocks: Sequence[Block], margin: float = 0.02) -> Analysis:
     return Analysis(verdict, _exp(mu), _exp(mu - half), _exp(mu + half), n, more, s)
 
 
-def likely_done_by(s: float, df: int, n: int, margin: float, n_max: int, first_look: int = SMALLEST_LOOK) -> int | None:
+def likely_done_by(s: float, df: int, n: int, margin: float, n_max: int, first_look: int = FIRST_LOOK) -> int | None:
     """The look at which a run without harm has likely passed, from an early sd (section 5); None: none in ``n_max``.
 
     Uses the 80 % upper limit of the sd, since the raw one is too small half of the time. After block 4 ``s`` is the
@@ -282,12 +281,12 @@ def _check_looks(n_max: int, first_look: int) -> tuple[int, int]:
     for name, value in (("n_max", n_max), ("first_look", first_look)):
         if isinstance(value, bool) or not isinstance(value, int):
             raise ValueError(f"{name} {value!r}: must be a whole number of blocks")
-    if not SMALLEST_LOOK <= n_max <= LOOK_P[-1][0]:
-        raise ValueError(f"n_max {n_max}: must be {SMALLEST_LOOK} to {LOOK_P[-1][0]} blocks")
+    if not FIRST_LOOK <= n_max <= LOOK_P[-1][0]:
+        raise ValueError(f"n_max {n_max}: must be {FIRST_LOOK} to {LOOK_P[-1][0]} blocks")
     n_max -= n_max % LOOK_STEP
-    if first_look % LOOK_STEP or not SMALLEST_LOOK <= first_look <= n_max:
+    if first_look % LOOK_STEP or not FIRST_LOOK <= first_look <= n_max:
         raise ValueError(
-            f"first_look {first_look}: must be a multiple of {LOOK_STEP} from {SMALLEST_LOOK} to n_max ({n_max})"
+            f"first_look {first_look}: must be a multiple of {LOOK_STEP} from {FIRST_LOOK} to n_max ({n_max})"
         )
     return n_max, first_look
 
