@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -39,6 +40,11 @@ def wait_for(what: str, seen: Callable[[], T], limit_s: float = 60.0) -> T:
             return found
         time.sleep(0.05)
     raise AssertionError(f"not seen within {limit_s:g} s: {what}")
+
+
+def disk_full(*_: Any, **__: Any) -> None:
+    """Stands for a write of the journal on a disk that has no room."""
+    raise sqlite3.OperationalError("database or disk is full")
 
 
 def cpu_s(pids: list[int]) -> float:

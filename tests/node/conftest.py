@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.node.agent_rig import Rig
+from tests.node.certificate_rig import Node
 
 
 @pytest.fixture
@@ -23,3 +24,11 @@ def measured(rig: Rig) -> Rig:
     rig.start_program()
     rig.protect()
     return rig
+
+
+@pytest.fixture
+def node(rig: Rig) -> Iterator[Node]:
+    """An agent in the test's own process, with a program that it sees."""
+    found = Node(rig)
+    yield found
+    found.agent.journal.close()

@@ -19,8 +19,8 @@ from nodes.sources.views import ProgressView
 from policies.harness.spec import RunSpec
 from policies.sources.progress import ProgressTrack
 from tests.node.agent_rig import Rig, wait_for
+from tests.node.certificate_rig import Node
 from tests.node.governor_rig import PassingCertifier
-from tests.node.test_agent_certificates import Node
 
 pytestmark = pytest.mark.timeout(900)
 PACE = 20.0

@@ -202,7 +202,7 @@ CERTIFICATES = [
         "nodes/agent/certificates.py",
         "for run in self.agent.runs.unkept",
         "for run in ()",
-        ("tests/node/test_agent_certificates.py",),
+        ("tests/node/test_agent_revoking.py",),
     ),
     Mutant(
         "who goes on with a run writes a block off that the disk did not take",
@@ -223,7 +223,7 @@ CERTIFICATES = [
         "nodes/agent/core.py",
         "for run in tuple(self.unsettled):",
         "for run in ():",
-        ("tests/node/test_agent_certificates.py::test_what_harm_takes_back_is_tried_again_until_it_is_kept",),
+        ("tests/node/test_agent_revoking.py::test_what_harm_takes_back_is_tried_again_until_it_is_kept",),
     ),
     Mutant(
         "harm at the larger of two duties takes back too little",
