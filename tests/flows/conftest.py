@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import shutil
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +28,8 @@ import pytest
 from cotenant import fleet
 from cotenant.fleet.deployments import client_of
 from cotenant.fleet.runs import flow_state
+from nodes.worker import NodeWorker
+from tests.flows import worker_rig
 from tests.flows.fake_agent import FakeAgent, steady
 
 ROOT = Path(__file__).parents[2]
@@ -42,6 +46,11 @@ def until(what: Callable[[], Any], words: str, seconds: float = PATIENCE_S, ever
             return answer
         assert time.monotonic() < end, f"did not come within {seconds:g} s: {words}"
         time.sleep(every_s)
+
+
+def disk_full(*_: Any, **__: Any) -> None:
+    """Stands for a write to a disk that has no room."""
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 @dataclass
@@ -120,3 +129,28 @@ def rig(_rig: Rig) -> Iterator[Rig]:
     _rig.agent.refuse = {}
     yield _rig
     _rig.agent.refuse = {}
+
+
+@pytest.fixture
+def server() -> worker_rig.FakeServer:
+    """A list of runs in place of a server."""
+    return worker_rig.FakeServer()
+
+
+@pytest.fixture
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: worker_rig.FakeServer) -> NodeWorker:
+    """A worker that has no server but that list of runs."""
+    monkeypatch.setenv("COTENANT_HOME", str(tmp_path))
+    monkeypatch.setenv("COTENANT_NODE", worker_rig.NODE)
+    worker = NodeWorker(work_pool_name="cotenant", name=worker_rig.NODE)
+    worker._client = server  # type: ignore[assignment]
+    return worker
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    """A process in a session of its own, as a flow's is."""
+    child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    yield child
+    child.kill()
+    child.wait()
