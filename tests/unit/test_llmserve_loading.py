@@ -2,77 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import signal
 import subprocess
 import sys
 import time
 import types
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-BUNDLE = Path(__file__).resolve().parents[2] / "modules" / "llmserve"
+from tests.unit.llmserve_rig import Clock, Ctl, Duty, Stop, load, on_llama_cpp
+
+pytestmark = pytest.mark.usefixtures("bundle")
 BURN = "while True: pass"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def bundle() -> Iterator[None]:
-    """The runner's modules import each other by plain names, as they lie in one folder."""
-    sys.path.insert(0, str(BUNDLE))
-    before = set(sys.modules)
-    yield
-    sys.path.remove(str(BUNDLE))
-    for name in set(sys.modules) - before:
-        file = getattr(sys.modules[name], "__file__", None)
-        if file and Path(file).parent == BUNDLE:
-            del sys.modules[name]
-
-
-def load(name: str) -> Any:
-    return importlib.import_module(name)
-
-
-class Stop(Exception):
-    pass
-
-
-class Ctl:
-    """Asks for a stop at the safe point after so many others."""
-
-    def __init__(self, gpu_duty: float | None = None, stop_after: int | None = None) -> None:
-        self.gpu_duty, self.stop_after, self.points = gpu_duty, stop_after, 0
-
-    def safe_point(self) -> None:
-        self.points += 1
-        if self.stop_after is not None and self.points > self.stop_after:
-            raise Stop
-
-
-class Duty:
-    """Notes how long each unit was, and calls ``between`` before it."""
-
-    def __init__(self, clock: Any, between: Any = lambda: None) -> None:
-        self.clock, self.between = clock, between
-        self.units: list[float] = []
-
-    @contextlib.contextmanager
-    def unit(self) -> Iterator[None]:
-        self.between()
-        began = self.clock()
-        yield
-        self.units.append(self.clock() - began)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def pieces(ctl: Ctl | None = None) -> tuple[Any, Clock, Duty]:
@@ -110,9 +53,7 @@ def test_a_stop_ends_a_load_in_its_middle() -> None:
 
 
 @pytest.mark.parametrize("stop_after", [None, 3])
-def test_llama_cpp_loads_in_pieces_and_a_stop_goes_through_it(
-    monkeypatch: pytest.MonkeyPatch, stop_after: int | None
-) -> None:
+def test_llama_cpp_loads_in_pieces_and_a_stop_goes_through_it(stop_after: int | None) -> None:
     """llama.cpp is stood in for: it says how far it is between tensors, and gives nothing once it is told to end."""
     told: list[bool] = []
     freed: list[Any] = []
@@ -126,23 +67,14 @@ def test_llama_cpp_loads_in_pieces_and_a_stop_goes_through_it(
                 return None
         return "model"
 
-    binding = types.ModuleType("llama_cpp")
-    chat = types.ModuleType("llama_cpp.llama_chat_format")
-    chat.Jinja2ChatFormatter = object  # type: ignore[attr-defined]
     names = {
-        "llama_log_callback": lambda function: function,
         "llama_progress_callback": lambda function: function,
         "llama_model_default_params": types.SimpleNamespace,
         "llama_supports_gpu_offload": lambda: False,
         "llama_model_load_from_file": load_from_file,
         "llama_model_free": freed.append,
     }
-    for name, value in names.items():
-        setattr(binding, name, value)
-    monkeypatch.setitem(sys.modules, "llama_cpp", binding)
-    monkeypatch.setitem(sys.modules, "llama_cpp.llama_chat_format", chat)
-    module = load("backend_llamacpp")
-    try:
+    with on_llama_cpp(object, **names) as module:
         if stop_after is None:
             with cut.gated() as point:
                 assert module.load("m.gguf", point) == "model"
@@ -153,9 +85,7 @@ def test_llama_cpp_loads_in_pieces_and_a_stop_goes_through_it(
                 module.load("m.gguf", point)
             assert told[-1] is False
             assert len(told) < 20
-        assert freed == []
-    finally:
-        sys.modules.pop("backend_llamacpp")
+    assert freed == []
 
 
 def test_a_file_is_read_whole_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +126,7 @@ def test_a_child_that_tries_a_model_rests_between_pieces() -> None:
         time.sleep(0.15)
         used.append(ticks(child.pid) - before)
 
-    cut = load("loading").Pieces(Ctl(), Duty(time.monotonic, rest))
+    cut = load("loading").Pieces(Ctl(), Duty(time.monotonic, between=rest))
     try:
         with pytest.raises(OSError, match=r"took longer than 0\.3 s"):
             load("loading").wait_in_pieces(child, cut, 0.3)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import struct
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +20,8 @@ from policies.harness.schedule import NextBlock, longest_s, most_blocks, next_ac
 from policies.harness.spec import RunSpec
 from policies.prompts.inputs import digest_of, parse_text
 from policies.refusal import Refused
-from tests.fuzz.targets.shapes import ROOT, Target, altered, mutated, mutated_bytes
+from tests.fuzz.targets.shapes import Target, altered, mutated, mutated_bytes
+from tests.unit.llmserve_rig import importable, load
 
 __all__ = ["FILES"]
 
@@ -98,12 +97,9 @@ _MODEL_NAMES = [
 
 @contextlib.contextmanager
 def models() -> Iterator[Callable[[tuple[bytes, str]], None]]:
-    bundle = ROOT / "modules/llmserve"
-    sys.path.insert(0, str(bundle))
-    before, data = set(sys.modules), os.environ.get("OARBANK_MODULE_DATA")
-    gguf, found_models = importlib.import_module("gguf"), importlib.import_module("models")
-    asked, envelope = importlib.import_module("prompts"), importlib.import_module("envelope")
-    with tempfile.TemporaryDirectory() as folder:
+    data = os.environ.get("OARBANK_MODULE_DATA")
+    with importable(), tempfile.TemporaryDirectory() as folder:
+        gguf, found_models, asked, envelope = map(load, ("gguf", "models", "prompts", "envelope"))
         os.environ["OARBANK_MODULE_DATA"] = folder
         (Path(folder) / "models").mkdir()
         path = Path(folder) / "models/tiny.gguf"
@@ -125,10 +121,6 @@ def models() -> Iterator[Callable[[tuple[bytes, str]], None]]:
         try:
             yield check
         finally:
-            sys.path.remove(str(bundle))
-            for name in set(sys.modules) - before:
-                if Path(str(getattr(sys.modules[name], "__file__", None))).parent == bundle:
-                    del sys.modules[name]
             os.environ.pop("OARBANK_MODULE_DATA")
             if data is not None:
                 os.environ["OARBANK_MODULE_DATA"] = data

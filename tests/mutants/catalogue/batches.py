@@ -16,8 +16,9 @@ WHEELS = "nodes/kept_wheels.py"
 
 T_WORK = "tests/unit/test_batch_work.py"
 T_PROMPTS = "tests/unit/test_prompt_batches.py"
-T_MODULE = "tests/unit/test_llmserve_module.py"
+T_BATCHING = "tests/unit/test_llmserve_batching.py"
 T_LOADING = "tests/unit/test_llmserve_loading.py"
+T_TEXT = "tests/unit/test_llmserve_prompts.py"
 T_PUT_BACK = "tests/unit/test_put_back.py"
 T_WHEELS = "tests/node/test_kept_wheels.py"
 
@@ -127,35 +128,35 @@ BATCHES = [
         BATCHING,
         "elif room < prompt.max_tokens:",
         "elif room < 0:",
-        (f"{T_MODULE}::test_prompts_without_room_or_tokens_are_refused_and_the_others_go_on",),
+        (f"{T_BATCHING}::test_prompts_without_room_or_tokens_are_refused_and_the_others_go_on",),
     ),
     Mutant(
         "a cut at the wall limit is not counted",
         BATCHING,
         "self.figures.at_limit += 1",
         "self.figures.at_limit += 0",
-        (f"{T_MODULE}::test_a_prompt_ends_at_the_wall_limit_with_what_it_has",),
+        (f"{T_BATCHING}::test_a_prompt_ends_at_the_wall_limit_with_what_it_has",),
     ),
     Mutant(
         "waiting for a turn uses up the wall limit",
         BATCHING,
         "and sequence.generating_s > self.wall_s:",
         "and now_s - sequence.began_s > self.wall_s:",
-        (f"{T_MODULE}::test_a_prompt_that_waits_for_its_turn_uses_up_none_of_its_wall_limit",),
+        (f"{T_BATCHING}::test_a_prompt_that_waits_for_its_turn_uses_up_none_of_its_wall_limit",),
     ),
     Mutant(
         "half a character at the end is passed over",
         "modules/llmserve/sequence.py",
         "return self._text if self._cut else",
         'return self._text if self.finish == "stop" else',
-        (f"{T_MODULE}::test_text_of_pieces_stop_strings_and_cut_characters",),
+        (f"{T_TEXT}::test_text_of_pieces_stop_strings_and_cut_characters",),
     ),
     Mutant(
         "tokens of many prompts are made in one go",
         BATCHING,
         'with self.duty.unit() if self.backend.device == "cpu" else',
         'with self.duty.unit() if self.backend.device == "none" else',
-        (f"{T_MODULE}::test_making_tokens_is_work_of_the_device_where_that_is_the_processor",),
+        (f"{T_BATCHING}::test_making_tokens_is_work_of_the_device_where_that_is_the_processor",),
     ),
     Mutant(
         "a load never rests",
