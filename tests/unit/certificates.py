@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from policies.certificate import Certificate, Fingerprint, Gpu, Program, issue
+from policies.certificate import Certificate, Fingerprint, Gpu, Program, Validity, issue, validity
 from policies.section.models import Rule
 
 KEY = b"k" * 32
 ENDED_AT = "2026-03-20T06:30:00+00:00"
+ISSUED = datetime.fromisoformat(ENDED_AT)
 MODULE = "dev.cotenant.llmserve"
 DIGEST = "b" * 64
 GPU = "GPU-1"
@@ -92,3 +93,9 @@ def certificate(run: dict[str, Any] | None = None, **changes: Any) -> Certificat
         "key": KEY,
     }
     return issue(run or record(), **(arguments | changes))
+
+
+def state_of(found: Certificate, now: datetime = ISSUED + timedelta(days=1), **changes: Any) -> Validity:
+    """What it is worth a day after it was issued, where all but ``changes`` is as it was."""
+    there: dict[str, Any] = {"fingerprint": PRINT, "rule": RULE, "duty_device": "gpu", "key": KEY}
+    return validity(found, now=now, **(there | changes))

@@ -15,6 +15,8 @@ REPETITION = "policies/certificate/repetition.py"
 
 T_CERTIFICATE = "tests/unit/test_certificate.py"
 T_REPETITION = "tests/unit/test_certificate_repetition.py"
+T_COVERAGE = "tests/unit/test_certificate_coverage.py"
+T_SAMENESS = "tests/unit/test_certificate_sameness.py"
 
 CERTIFICATES = [
     Mutant(
@@ -36,7 +38,7 @@ CERTIFICATES = [
         COVERAGE,
         "    if beside is None or not beside <= set(certificate.devices or ()):",
         "    if beside is None:",
-        (f"{T_CERTIFICATE}::test_it_covers_work_only_where_the_program_was_measured",),
+        (f"{T_COVERAGE}::test_it_covers_work_only_where_the_program_was_measured",),
         quick=True,
     ),
     Mutant(
@@ -44,7 +46,7 @@ CERTIFICATES = [
         BESIDE,
         "frozenset.intersection(*each)",
         "frozenset.union(*each)",
-        (f"{T_CERTIFICATE}::test_no_certificate_from_blocks_in_which_program_and_work_did_not_meet",),
+        (f"{T_COVERAGE}::test_no_certificate_from_blocks_in_which_program_and_work_did_not_meet",),
     ),
     Mutant(
         "the duty is not under the digest",
@@ -80,21 +82,21 @@ CERTIFICATES = [
         VALIDITY,
         '        found.append("node and program: as fingerprinted → unknown")\n',
         "        pass\n",
-        (f"{T_CERTIFICATE}::test_no_fingerprint_at_all_is_unknown_and_stale",),
+        (f"{T_SAMENESS}::test_no_fingerprint_at_all_is_unknown_and_stale",),
     ),
     Mutant(
         "a stale certificate admits work",
         COVERAGE,
         'if state.state != "valid":',
         'if state.state not in ("valid", "stale"):',
-        (f"{T_CERTIFICATE}::test_only_a_valid_one_admits",),
+        (f"{T_COVERAGE}::test_only_a_valid_one_admits",),
     ),
     Mutant(
         "a bundle of which nothing is known is covered",
         COVERAGE,
         "if bundle_digest != item.digest:",
         "if bundle_digest is not None and bundle_digest != item.digest:",
-        (f"{T_CERTIFICATE}::test_what_it_covers",),
+        (f"{T_COVERAGE}::test_what_it_covers",),
     ),
     Mutant(
         "uncapped work is covered by any duty",
@@ -102,8 +104,8 @@ CERTIFICATES = [
         "asked = 1.0 if duty is None else duty",
         "asked = 0.0 if duty is None else duty",
         (
-            f"{T_CERTIFICATE}::test_what_it_covers",
-            f"{T_CERTIFICATE}::test_no_duty_above_the_certified_one_is_ever_covered",
+            f"{T_COVERAGE}::test_what_it_covers",
+            f"{T_COVERAGE}::test_no_duty_above_the_certified_one_is_ever_covered",
         ),
     ),
     Mutant(
@@ -111,7 +113,7 @@ CERTIFICATES = [
         COVERAGE,
         "if certificate.demonstration and not accept_demonstration:",
         "if certificate.demonstration and accept_demonstration:",
-        (f"{T_CERTIFICATE}::test_a_demonstration_admits_only_where_the_section_accepts_those",),
+        (f"{T_COVERAGE}::test_a_demonstration_admits_only_where_the_section_accepts_those",),
     ),
     Mutant(
         "work that was there and used nothing is certified",
@@ -237,13 +239,13 @@ CERTIFICATES = [
         "policies/certificate/coverage.py",
         "(each for each in of_stage if each.model == model)",
         "iter(of_stage)",
-        ("tests/unit/test_certificate.py::test_a_certificate_is_of_the_models_that_were_measured",),
+        (f"{T_COVERAGE}::test_a_certificate_is_of_the_models_that_were_measured",),
     ),
     Mutant(
         "a certificate of another node holds here",
         "policies/certificate/validity.py",
         "if node is not None and certificate.node != node:",
         "if node is None:",
-        ("tests/unit/test_certificate.py::test_a_certificate_of_another_node_is_none_here",),
+        (f"{T_SAMENESS}::test_a_certificate_of_another_node_is_none_here",),
     ),
 ]
