@@ -7,6 +7,7 @@ import pytest
 
 from tests.node.agent_rig import Rig
 from tests.node.certificate_rig import Node
+from tests.node.proc_rig import FakeProc
 
 
 @pytest.fixture
@@ -32,3 +33,9 @@ def node(rig: Rig) -> Iterator[Node]:
     found = Node(rig)
     yield found
     found.agent.journal.close()
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeProc:
+    """A /proc of files, with an init and nothing else."""
+    return FakeProc(tmp_path)

@@ -19,6 +19,8 @@ T_ADMISSION = "tests/unit/test_admission.py"
 T_REACTION = "tests/unit/test_reaction.py"
 T_DEVICES = "tests/unit/test_devices.py"
 T_UNITS = "tests/unit/test_units.py"
+T_PROCESSES_READ = "tests/node/test_processes_read.py"
+T_PROCESSES_REAL = "tests/node/test_processes_real.py"
 
 PROTECTION = [
     Mutant(
@@ -221,7 +223,7 @@ PROTECTION = [
         PROCESSES,
         "before == self._forks != Forks()",
         "before.tasks == self._forks.tasks != 0",
-        (f"{T_PROCESSES}::test_while_nobody_comes_or_goes_nothing_is_listed",),
+        (f"{T_PROCESSES_READ}::test_while_nobody_comes_or_goes_nothing_is_listed",),
         quick=True,
     ),
     Mutant(
@@ -229,21 +231,21 @@ PROTECTION = [
         PROCESSES,
         " and self._unlisted < UNLISTED",
         "",
-        (f"{T_PROCESSES}::test_what_the_counts_do_not_tell_is_seen_by_a_list_that_comes_all_the_same",),
+        (f"{T_PROCESSES_READ}::test_what_the_counts_do_not_tell_is_seen_by_a_list_that_comes_all_the_same",),
     ),
     Mutant(
         "counts that a program made are believed",
         PROCESSES,
         "if self._counts_apply and before",
         "if before",
-        (f"{T_PROCESSES}::test_counts_from_another_file_system_are_not_believed",),
+        (f"{T_PROCESSES_READ}::test_counts_from_another_file_system_are_not_believed",),
     ),
     Mutant(
         "a process that was read once is never read again",
         PROCESSES,
         "if raw == entry.stat and not entry.other:",
         "if entry.stat:",
-        (f"{T_PROCESSES}::test_a_real_late_exec_with_the_same_name_is_seen",),
+        (f"{T_PROCESSES_REAL}::test_a_real_late_exec_with_the_same_name_is_seen",),
     ),
     Mutant(
         "a verdict outlives the facts that it was of",
