@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from policies.governor import Baseline, Inputs, baseline_window_s, restarted, short_window_s
-from tests.unit.test_governor_step import CLEAN, TRAINER, Node, at_rate
+from tests.unit.governor_ticks import CLEAN, TRAINER, Node, at_rate
 
 RENDERER = replace(TRAINER, rule="renderer")
 BOTH = replace(CLEAN, holding=(TRAINER, RENDERER))

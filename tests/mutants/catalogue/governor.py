@@ -19,6 +19,8 @@ T_STEP = "tests/unit/test_governor_step.py"
 T_RULES = "tests/unit/test_governor_rules.py"
 T_COMPLIANCE = "tests/unit/test_compliance.py"
 T_GOVERNED = "tests/unit/test_governed.py"
+T_BASELINE = "tests/unit/test_governor_baseline.py"
+T_TAKE_BACK = "tests/unit/test_governor_take_back.py"
 
 GOVERNOR = [
     Mutant(
@@ -48,28 +50,28 @@ GOVERNOR = [
         MEASURING,
         "    if moment.now_s < state.barred_until_s:\n        return False\n",
         "",
-        (f"{T_STEP}::test_leaving_for_a_tick_does_not_end_a_take_back",),
+        (f"{T_TAKE_BACK}::test_leaving_for_a_tick_does_not_end_a_take_back",),
     ),
     Mutant(
         "a new agent forgets the bar",
         STEP,
         "        resume=resume,\n        barred_until_s=state.barred_until_s,\n",
         "        resume=resume,\n",
-        (f"{T_STEP}::test_a_new_agent_keeps_levels_baselines_and_the_bar",),
+        (f"{T_TAKE_BACK}::test_a_new_agent_keeps_levels_baselines_and_the_bar",),
     ),
     Mutant(
         "a baseline may fall as it likes",
         MEASURING,
         "max(measured, numbers.BASELINE_FLOOR * last.rate)",
         "min(measured, numbers.BASELINE_FLOOR * last.rate)",
-        (f"{T_STEP}::test_a_baseline_falls_by_a_twentieth_at_most",),
+        (f"{T_BASELINE}::test_a_baseline_falls_by_a_twentieth_at_most",),
     ),
     Mutant(
         "a baseline holds for half a minute",
         NUMBERS,
         "BASELINE_AGE_S: Final = 1800.0",
         "BASELINE_AGE_S: Final = 30.0",
-        (f"{T_STEP}::test_every_thirty_minutes_it_measures_again_and_goes_on_at_its_level",),
+        (f"{T_BASELINE}::test_every_thirty_minutes_it_measures_again_and_goes_on_at_its_level",),
     ),
     Mutant(
         "a suspend is a clean minute",
