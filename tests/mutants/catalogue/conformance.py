@@ -7,8 +7,10 @@ from tests.mutants.runner import Mutant
 __all__ = ["CONFORMANCE"]
 
 UNIT = "tests/unit/test_conform.py"
-METER = f"{UNIT}::test_the_tree_meter_counts_what_the_tree_counts_of_itself"
-PROBE = f"{UNIT}::test_the_probe_finds_its_meter_right_and_the_host_gives_something"
+UNIT_METERS = "tests/unit/test_conform_meters.py"
+UNIT_BUNDLE = "tests/unit/test_conform_bundle.py"
+METER = f"{UNIT_METERS}::test_the_tree_meter_counts_what_the_tree_counts_of_itself"
+PROBE = f"{UNIT_METERS}::test_the_probe_finds_its_meter_right_and_the_host_gives_something"
 
 JUDGE = "cotenant/conform/judge.py"
 
@@ -182,42 +184,42 @@ CONFORMANCE = [
         "cotenant/conform/goldens.py",
         "tolerance = 0.0 if exact else",
         "tolerance = 0.5 if exact else",
-        (f"{UNIT}::test_results_against_a_golden",),
+        (f"{UNIT_BUNDLE}::test_results_against_a_golden",),
     ),
     Mutant(
         "the digest is over everything",
         "cotenant/conform/goldens.py",
         '(manifest.results.digest or {}).get("over") or sorted(payload)',
         "sorted(payload)",
-        (f"{UNIT}::test_the_digest_is_over_what_the_manifest_names",),
+        (f"{UNIT_BUNDLE}::test_the_digest_is_over_what_the_manifest_names",),
     ),
     Mutant(
         "renames are not seen",
         "cotenant/conform/_watched.py",
         '"rename": 82, ',
         "",
-        (f"{UNIT}::test_the_watch_sees_writes_outside_and_lets_them_happen",),
+        (f"{UNIT_METERS}::test_the_watch_sees_writes_outside_and_lets_them_happen",),
     ),
     Mutant(
         "a link out of the folder is not followed",
         "cotenant/conform/writes.py",
         "real = os.path.realpath(path) if name in",
         "real = path if name in",
-        (f"{UNIT}::test_the_watch_sees_writes_outside_and_lets_them_happen",),
+        (f"{UNIT_METERS}::test_the_watch_sees_writes_outside_and_lets_them_happen",),
     ),
     Mutant(
         "a device's share has a factor",
         "cotenant/conform/gpu.py",
         "return sum(known) / len(known)",
         "return 0.5 * sum(known) / len(known)",
-        (f"{UNIT}::test_the_mean_of_a_devices_readings_and_none_where_one_is_missing",),
+        (f"{UNIT_METERS}::test_the_mean_of_a_devices_readings_and_none_where_one_is_missing",),
     ),
     Mutant(
         "a reading of a device that failed is left out",
         "cotenant/conform/gpu.py",
         "if not known or len(known) < len(within):",
         "if not known:",
-        (f"{UNIT}::test_the_mean_of_a_devices_readings_and_none_where_one_is_missing",),
+        (f"{UNIT_METERS}::test_the_mean_of_a_devices_readings_and_none_where_one_is_missing",),
     ),
     Mutant(
         "a device's limit is turned round",
