@@ -43,7 +43,8 @@ from policies.statistics import decide
 from tasks import artifacts
 from tasks.agent_link import Link
 from tasks.keep import Keeper
-from tests.flows.nights_rig import NODE, Chances, Clock, Died, Node, ScriptedBlock, utc
+from tests.flows.nights_agent import NODE, ScriptedBlock
+from tests.flows.nights_rig import Chances, Clock, Died, Node, utc
 
 ZONE, HOURS_TEXT = ZoneInfo("Europe/Berlin"), "22:00-06:30"
 HOURS = parse_hours(HOURS_TEXT)
@@ -55,8 +56,6 @@ PASS = "no slowdown shown"
 SWEEP_NIGHTS = {0, 1, 2, 3, 22, 23, 25, 27, 28}
 RENEW_FROM = 18
 PROGRAM_CHANGES = {24}
-
-
 SWEEP = {"node": NODE, "rule": "trainer", "work": "cpu", "levels": LEVELS, "window": HOURS_TEXT, "reviewed": True}
 
 
