@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import socketserver
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +9,7 @@ from typing import Any
 
 from nodes.client import socket_path
 from policies.refusal import Refused
+from tests.agent_socket import AgentSocket, refusal
 
 Answer = Any
 
@@ -36,30 +34,10 @@ class FakeAgent:
             result = found(**params) if callable(found) else found
         except Refused as refused:
             result = refused
-        if isinstance(result, Refused):
-            return {"error": {"code": -32000, "message": str(result), "data": result.as_dict()}}
-        return {"result": result}
+        return refusal(result) if isinstance(result, Refused) else {"result": result}
 
     @contextmanager
     def serving(self) -> Iterator[FakeAgent]:
-        path = socket_path(self.home, self.node)
-        path.parent.mkdir(parents=True, exist_ok=True)
         (self.home / "nodes" / self.node).mkdir(parents=True, exist_ok=True)
-        answer = self.answer
-
-        class Handler(socketserver.StreamRequestHandler):
-            def handle(self) -> None:
-                request = json.loads(self.rfile.readline())
-                said = answer(request["method"], request["params"])
-                self.wfile.write(json.dumps({"jsonrpc": "2.0", "id": request["id"]} | said).encode() + b"\n")
-
-        with socketserver.ThreadingUnixStreamServer(str(path), Handler) as server:
-            server.daemon_threads = True
-            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-            thread.start()
-            try:
-                yield self
-            finally:
-                server.shutdown()
-                thread.join()
-                path.unlink(missing_ok=True)
+        with AgentSocket(socket_path(self.home, self.node), self.answer).serving():
+            yield self

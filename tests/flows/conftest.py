@@ -30,7 +30,8 @@ from cotenant.fleet.deployments import client_of
 from cotenant.fleet.runs import flow_state
 from nodes.worker import NodeWorker
 from tests.flows import worker_rig
-from tests.flows.fake_agent import FakeAgent, steady
+from tests.flows.fake_agent import FakeAgent
+from tests.flows.fake_records import steady
 
 ROOT = Path(__file__).parents[2]
 NODE = "local"

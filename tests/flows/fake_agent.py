@@ -8,54 +8,18 @@ too: one run at a time, a block ends as soon as its holder is gone, a measured n
 from __future__ import annotations
 
 import json
-import socketserver
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from nodes.client import socket_path
 from nodes.clock import utc_iso
-from nodes.identity import ProcessId, boot_id, liveness, own_id
+from nodes.identity import ProcessId, liveness, own_id
 from policies.refusal import Refused
-
-RATE = 10.0
-
-
-@dataclass
-class Memory:
-    """What the journal of a real agent would keep."""
-
-    runs: dict[str, dict[str, Any]] = field(default_factory=dict)
-    blocks: dict[str, dict[int, dict[str, Any]]] = field(default_factory=dict)
-    timeline: list[dict[str, Any]] = field(default_factory=list)
-    started: list[tuple[str, int, str]] = field(default_factory=list)  # every measurement begun: run, number, order
-
-    def write(self, code: str, **data: Any) -> None:
-        self.timeline.append(
-            {
-                "seq": len(self.timeline) + 1,
-                "at": utc_iso(),
-                "mono_s": time.monotonic(),
-                "boot_id": boot_id(),
-                "code": code,
-                "severity": "info",
-                "message": code.lower(),
-                "data": data,
-            }
-        )
-
-
-def steady(ratio: float, spread: float = 0.002) -> Callable[[int], tuple[float, float]]:
-    """ON and OFF rates of block ``number``: ON runs at ``ratio`` of OFF, with a small fixed wobble."""
-
-    def rates(number: int) -> tuple[float, float]:
-        wobble = spread * ((number * 7) % 5 - 2) / 2
-        return RATE * ratio * (1 + wobble), RATE
-
-    return rates
+from tests.agent_socket import AgentSocket, refusal
+from tests.flows.fake_records import RATE, Memory, Rates, block_row, new_record, steady
 
 
 class FakeAgent:
@@ -67,7 +31,7 @@ class FakeAgent:
         node: str,
         *,
         memory: Memory | None = None,
-        rates: Callable[[int], tuple[float, float]] | None = None,
+        rates: Rates | None = None,
         block_s: float = 0.05,
         version: str = "1",
     ) -> None:
@@ -87,7 +51,7 @@ class FakeAgent:
         self.now: dict[str, Any] | None = None
         self.stopping = threading.Event()
         self._lock = threading.RLock()
-        self._server: socketserver.ThreadingUnixStreamServer | None = None
+        self._socket = AgentSocket(self.path, self.answer)
 
     def __enter__(self) -> FakeAgent:
         self.start()
@@ -97,40 +61,13 @@ class FakeAgent:
         self.stop()
 
     def start(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.unlink(missing_ok=True)
         self.stopping.clear()
-        agent = self
-
-        class Handler(socketserver.StreamRequestHandler):
-            def handle(self) -> None:
-                line = self.rfile.readline()
-                if not line:
-                    return
-                request = json.loads(line)
-                answer = agent.answer(request["method"], request["params"])
-                if answer is None:
-                    return  # gone in the middle: the connection ends without a line
-                try:
-                    self.wfile.write(json.dumps({"jsonrpc": "2.0", "id": request["id"], **answer}).encode() + b"\n")
-                except OSError:
-                    pass
-
-        class Server(socketserver.ThreadingUnixStreamServer):
-            daemon_threads = True
-            block_on_close = False
-
-        self._server = Server(str(self.path), Handler)
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        self._socket.start()
 
     def stop(self) -> None:
         """As kill -9 would: a block that is being measured gets no answer and leaves no row."""
         self.stopping.set()
-        if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
-            self._server = None
-        self.path.unlink(missing_ok=True)
+        self._socket.stop()
 
     def answer(self, method: str, params: dict[str, Any]) -> dict[str, Any] | None:
         self.asked.append(method)
@@ -139,10 +76,10 @@ class FakeAgent:
             if method in self.refuse:
                 raise self.refuse[method]
             result = getattr(self, f"do_{method}")(**params)
-        except Refused as refusal:
-            return {"error": {"code": -32000, "message": str(refusal), "data": refusal.as_dict()}}
+        except Refused as refused:
+            return refusal(refused)
         except _Gone:
-            return None
+            return None  # the connection ends without a line
         return {"result": result}
 
     # -- verbs -------------------------------------------------------------------------------------------------------
@@ -199,31 +136,10 @@ class FakeAgent:
                 raise Refused("RUN_CHANGED", f"run {run}", "agent_version differs", "start a new run")
             resumed = record is not None
             if record is None:
-                record = self.memory.runs[run] = {
-                    "run": run,
-                    "spec": spec,
-                    "node": self.node,
-                    "flow_run_id": flow_run_id,
-                    "state": "open",
-                    "ending": None,
-                    "reason": None,
-                    "started_at": utc_iso(),
-                    "ended_at": None,
-                    "reviewed_by": reviewed_by,
-                    "section_version": 1,
-                    "section_digest": self.section_digest,
-                    "sweep": sweep,
-                    "agent_version": self.version,
-                    "fingerprint": {},
-                    "work": [],
-                    "program": {"processes": []},
-                    "source": {"kind": "jsonl", "path": "events.jsonl", "unit": "step", "timed": False},
-                    "reference": None,
-                    "looks": [],
-                    "verdict": None,
-                    "attempts_before": [],
-                    "certificate": None,
-                }
+                record = self.memory.runs[run] = new_record(
+                    run, spec, node=self.node, flow_run_id=flow_run_id, reviewed_by=reviewed_by, sweep=sweep,
+                    section_digest=self.section_digest, agent_version=self.version,
+                )  # fmt: skip
                 self.memory.blocks[run] = {}
             self.active = (run, who)
             self.memory.write("RUN_RESUMED" if resumed else "RUN_STARTED", run=run)
@@ -248,7 +164,7 @@ class FakeAgent:
             cut = self._wait(run, self.block_s, number)
         finally:
             self.now = None
-        row = self._row(run, number, order, cut)
+        row = block_row(run, number, order, cut, float(self.memory.runs[run]["spec"]["window_s"]), self.rates)
         with self._lock:
             self.memory.blocks[run][number] = row
             self.memory.write("RUN_BLOCK_CUT" if cut else "RUN_BLOCK", run=run, block=number)
@@ -376,43 +292,6 @@ class FakeAgent:
                 self._free_if_gone()
                 return "the flow's process went away"
         return None
-
-    def _row(self, run: str, number: int, order: str, cut: str | None) -> dict[str, Any]:
-        row: dict[str, Any] = {
-            "run": run,
-            "number": number,
-            "order": order,
-            "state": "cut" if cut else "counted",
-            "reason": "cut" if cut else None,
-            "reason_arm": None,
-            "reason_detail": cut,
-            "collapse": None,
-            "on": None,
-            "off": None,
-            "extra": {},
-        }
-        if cut:
-            return row
-        on, off = self.rates(number)
-        length = float(self.memory.runs[run]["spec"]["window_s"])
-        for arm, rate in (("on", on), ("off", off)):
-            row[arm] = {
-                "run": run,
-                "block": number,
-                "arm": arm,
-                "position": 1 if order.startswith(arm) else 2,
-                "started_at": utc_iso(),
-                "started_mono_s": time.monotonic(),
-                "length_s": length,
-                "events": rate * length,
-                "rate": rate,
-                "longest_step_s": 0.2,
-                "work_ran_s": length if arm == "on" else 0.0,
-                "dose": 0.3 if arm == "on" else 0.0,
-                "dose_unknown_reason": None,
-                "units": [],
-            }
-        return row
 
 
 class _Gone(Exception):

@@ -19,7 +19,7 @@ from nodes.zone import local_zone
 from policies.harness.names import sweep_name
 from policies.harness.sweep import level_run
 from tests.flows.conftest import NODE, Rig, until
-from tests.flows.fake_agent import steady
+from tests.flows.fake_records import steady
 
 pytestmark = pytest.mark.timeout(900)
 PASS = "no slowdown shown"

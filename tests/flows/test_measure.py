@@ -20,7 +20,8 @@ from policies.harness.spec import RunSpec
 from policies.refusal import Refused
 from tasks.agent_link import AgentLost, Link, Patience
 from tasks.measure import Steps, begin, finish, measure
-from tests.flows.fake_agent import FakeAgent, steady
+from tests.flows.fake_agent import FakeAgent
+from tests.flows.fake_records import steady
 
 
 def a_spec(**over: Any) -> RunSpec:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import socketserver
 import threading
@@ -14,6 +13,7 @@ import pytest
 
 from nodes.client import AgentClient, AgentUnreachable, socket_path
 from policies.refusal import Refused
+from tests.agent_socket import AgentSocket
 from tests.cli_runner import Cli, cli, home  # noqa: F401
 from tests.fake_agent import FakeAgent
 
@@ -72,20 +72,9 @@ def test_what_the_service_does_not_do_for_an_owner_says_who_may(
     said: str,
     remedy: str,
 ) -> None:
-    class Refusing(socketserver.StreamRequestHandler):
-        def handle(self) -> None:
-            self.rfile.readline()
-            error = {"code": code, "message": "this socket does not serve uid 7"}
-            self.wfile.write(json.dumps({"jsonrpc": "2.0", "id": 1, "error": error}).encode() + b"\n")
-
-    with socketserver.ThreadingUnixStreamServer(str(owners / "mac-01.owners.sock"), Refusing) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            done = cli("protection", "show", "mac-01")
-        finally:
-            server.shutdown()
-            thread.join()
+    error = {"code": code, "message": "this socket does not serve uid 7"}
+    with AgentSocket(owners / "mac-01.owners.sock", lambda verb, params: {"error": error}).serving():
+        done = cli("protection", "show", "mac-01")
     assert done.code == 2
     assert said in done.err
     assert remedy in done.err
