@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from cotenant import store
 from nodes import mirror as mirror_module
 from nodes.client import AgentClient, AgentUnreachable
 from nodes.mirror import LOOK_UP_IDS, SENT_AGAIN_AT_MOST, Mirror, event_id, event_of, kept_events, send_events
-from tests.flows.conftest import Rig, until
+from tests.flows.conftest import Rig, disk_full, until
 from tests.flows.fake_agent import FakeAgent
 
 NODE = "n1"
@@ -30,16 +29,31 @@ def agent(tmp_path: Path) -> Any:
 
 
 class Events:
-    """Takes events as a server would; ``down`` refuses them."""
+    """Takes events as a server would; ``down`` refuses them. What it took stays where it was told to ``keep`` it."""
 
     def __init__(self) -> None:
         self.got: list[int] = []
         self.down = False
+        self._kept: set[UUID] = set()
+
+    def keep(self, *seqs: int) -> None:
+        self._kept |= {event_id(NODE, seq) for seq in seqs}
+
+    def look_up(self, ids: Sequence[UUID]) -> set[UUID]:
+        return self._kept & set(ids)
 
     def __call__(self, node: str, entries: list[dict[str, Any]]) -> None:
         if self.down:
             raise ConnectionError("the server is away")
         self.got += [entry["seq"] for entry in entries]
+
+
+@pytest.fixture
+def now_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The mirror's clock, which stands until a test moves it."""
+    now_s = [1000.0]
+    monkeypatch.setattr(mirror_module, "monotonic_s", lambda: now_s[0])
+    return now_s
 
 
 def a_mirror(home: Path, agent: FakeAgent, events: Events, **over: Any) -> Mirror:
@@ -113,33 +127,32 @@ def test_what_a_server_took_shortly_before_it_went_away_is_sent_again(tmp_path: 
 
 def test_what_was_not_seen_to_stay_is_sent_again_by_the_next_process(tmp_path: Path, agent: FakeAgent) -> None:
     """Server and worker die together, as where the machine does: the server had the newest events in memory alone."""
-    events, kept_ids = Events(), set[UUID]()
+    events = Events()
     agent.memory.write("JOB_QUEUED")
-    mirror = a_mirror(tmp_path, agent, events, look_up=lambda ids: kept_ids & set(ids))
+    mirror = a_mirror(tmp_path, agent, events, look_up=events.look_up)
     mirror.step()
-    kept_ids.add(event_id(NODE, 1))
+    events.keep(1)
     mirror.step()
     agent.memory.write("JOB_ENDED")
     mirror.step()
-    again = a_mirror(tmp_path, agent, events, look_up=lambda ids: kept_ids & set(ids))
+    again = a_mirror(tmp_path, agent, events, look_up=events.look_up)
     again.step()
     assert events.got == [1, 2, 2]
-    kept_ids.add(event_id(NODE, 2))
+    events.keep(2)
     again.step()
     a_mirror(tmp_path, agent, events).step()
     assert events.got == [1, 2, 2]
 
 
 def test_what_a_server_took_and_dropped_unnoticed_is_sent_again(
-    tmp_path: Path, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, agent: FakeAgent, now_s: list[float]
 ) -> None:
     """Its database was away while the mirror rested: nothing that the mirror asked for ever failed."""
-    events, kept_ids, now_s = Events(), set[UUID](), [1000.0]
-    monkeypatch.setattr(mirror_module, "monotonic_s", lambda: now_s[0])
-    mirror = a_mirror(tmp_path, agent, events, look_up=lambda ids: kept_ids & set(ids))
+    events = Events()
+    mirror = a_mirror(tmp_path, agent, events, look_up=events.look_up)
     agent.memory.write("JOB_QUEUED")
     mirror.step()
-    kept_ids.add(event_id(NODE, 1))
+    events.keep(1)
     agent.memory.write("JOB_STARTED")
     mirror.step()
     now_s[0] += 30.0
@@ -149,7 +162,7 @@ def test_what_a_server_took_and_dropped_unnoticed_is_sent_again(
     mirror.step()
     mirror.step()
     assert events.got == [1, 2, 2]
-    kept_ids.add(event_id(NODE, 2))
+    events.keep(2)
     for _ in range(3):
         now_s[0] += 100.0
         mirror.step()
@@ -157,10 +170,9 @@ def test_what_a_server_took_and_dropped_unnoticed_is_sent_again(
 
 
 def test_a_node_that_always_has_something_to_send_looks_too(
-    tmp_path: Path, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, agent: FakeAgent, now_s: list[float]
 ) -> None:
-    events, now_s = Events(), [1000.0]
-    monkeypatch.setattr(mirror_module, "monotonic_s", lambda: now_s[0])
+    events = Events()
     mirror = a_mirror(tmp_path, agent, events, look_up=lambda ids: set(ids) - {event_id(NODE, 1)})
     for _ in range(4):
         agent.memory.write("JOB_QUEUED")
@@ -169,9 +181,8 @@ def test_a_node_that_always_has_something_to_send_looks_too(
     assert events.got.count(1) == 2
 
 
-def test_events_that_never_stay_are_given_up(tmp_path: Path, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch) -> None:
-    events, now_s = Events(), [1000.0]
-    monkeypatch.setattr(mirror_module, "monotonic_s", lambda: now_s[0])
+def test_events_that_never_stay_are_given_up(tmp_path: Path, agent: FakeAgent, now_s: list[float]) -> None:
+    events = Events()
     asked: list[int] = []
     mirror = a_mirror(tmp_path, agent, events, look_up=lambda ids: asked.append(len(ids)) or set())  # type: ignore[func-returns-value]
     for _ in range(120):
@@ -184,12 +195,11 @@ def test_events_that_never_stay_are_given_up(tmp_path: Path, agent: FakeAgent, m
 
 
 def test_the_mark_is_written_where_it_moved_and_not_with_every_look(
-    tmp_path: Path, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, agent: FakeAgent, now_s: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And a disk that does not take it keeps no event from being sent, nor makes one go twice."""
-    events, kept_ids, now_s = Events(), set[UUID](), [1000.0]
-    monkeypatch.setattr(mirror_module, "monotonic_s", lambda: now_s[0])
-    mirror = a_mirror(tmp_path, agent, events, look_up=lambda ids: kept_ids & set(ids))
+    events = Events()
+    mirror = a_mirror(tmp_path, agent, events, look_up=events.look_up)
     agent.memory.write("JOB_QUEUED")
     mirror.step()
     written = os.stat(tmp_path / "mark.json").st_mtime_ns
@@ -197,40 +207,35 @@ def test_the_mark_is_written_where_it_moved_and_not_with_every_look(
         now_s[0] += 11.0
         mirror.step()
     assert os.stat(tmp_path / "mark.json").st_mtime_ns == written
-    kept_ids.add(event_id(NODE, 1))
+    events.keep(1)
     with monkeypatch.context() as full:
-        full.setattr(mirror_module.os, "replace", _full)
+        full.setattr(mirror_module.os, "replace", disk_full)
         now_s[0] += 11.0
         mirror.step()
         agent.memory.write("JOB_STARTED")
         mirror.step()
     assert events.got == [1, 2]
     assert json.loads((tmp_path / "mark.json").read_text()) == {"sent": 0}
-    kept_ids.add(event_id(NODE, 2))
+    events.keep(2)
     now_s[0] += 11.0
     mirror.step()
     assert json.loads((tmp_path / "mark.json").read_text()) == {"sent": 2}
 
 
-def _full(*_: Any, **__: Any) -> None:
-    raise OSError(errno.ENOSPC, "No space left on device")
-
-
 def test_of_more_sends_than_are_looked_up_one_by_one_none_is_forgotten(
-    tmp_path: Path, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, agent: FakeAgent, now_s: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with a server that answers and keeps nothing, while a node is busy: the oldest are looked up together."""
-    events, kept_ids, now_s = Events(), set[UUID](), [1000.0]
-    monkeypatch.setattr(mirror_module, "monotonic_s", lambda: now_s[0])
+    events = Events()
     monkeypatch.setattr(mirror_module, "UNSETTLED_AT_MOST", 3)
-    mirror = a_mirror(tmp_path, agent, events, look_up=lambda ids: kept_ids & set(ids))
+    mirror = a_mirror(tmp_path, agent, events, look_up=events.look_up)
     for _ in range(60):
         agent.memory.write("JOB_QUEUED")
         mirror.step()
     assert len(mirror._unsettled) == 3
     assert mirror._unsettled[0].before == 0
     assert len(mirror._unsettled[0].ids) <= LOOK_UP_IDS
-    kept_ids |= {event_id(NODE, seq) for seq in range(2, 61)}
+    events.keep(*range(2, 61))
     now_s[0] += 70.0
     mirror.step()
     mirror.step()
@@ -261,7 +266,7 @@ def test_it_rests_while_a_window_is_counted(tmp_path: Path, agent: FakeAgent) ->
 
 
 def test_the_duty_is_kept_when_it_changed_and_not_with_every_measurement(
-    tmp_path: Path, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, agent: FakeAgent, now_s: list[float]
 ) -> None:
     unit = {"attempt": "7-1", "duty": 0.3, "measured": 0.29, "state": "holds"}
     view = {
@@ -270,8 +275,6 @@ def test_the_duty_is_kept_when_it_changed_and_not_with_every_measurement(
     }  # fmt: skip
     agent.do_duty = lambda: view  # type: ignore[attr-defined]
     mirror = a_mirror(tmp_path, agent, Events())
-    now_s = [1000.0]
-    monkeypatch.setattr("nodes.mirror.monotonic_s", lambda: now_s[0])
 
     def measured() -> tuple[float | None, float]:
         engine = store.open(mirror.store_url)
