@@ -36,15 +36,9 @@ def said(process: subprocess.Popen[bytes]) -> dict[str, Any]:
     return dict(json.loads(process.stdout.readline()))
 
 
-def part(rig: Rig) -> tuple[str | None, str | None]:
-    status = rig.client.call("run_status")
-    now = status["now"] if status else None
-    return (now["arm"], now["part"]) if now else (None, None)
-
-
 def in_on_window(rig: Rig) -> list[int]:
     """Wait until the work runs in an ON window; the runners' pids."""
-    wait_for("the ON window", lambda: part(rig) == ("on", "window"), 240)
+    rig.wait_window("on", 240)
     return wait_for("a runner", lambda: runners_of(rig.home))
 
 

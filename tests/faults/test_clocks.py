@@ -18,7 +18,7 @@ import pytest
 
 from policies.harness.schedule import coin
 from tests.node.agent_rig import ROOT, Rig, runners_of, wait_for
-from tests.node.test_agent_blocks import in_background, lines, now_of
+from tests.node.test_agent_blocks import in_background, lines
 
 DAY_S = 86_400.0
 
@@ -48,9 +48,6 @@ class Shifted(Rig):
         self.started.append(self.agent)
         wait_for("the agent answers", self._answers)
 
-    def in_window(self, arm: str) -> None:
-        wait_for(f"the {arm} window", lambda: [now_of(self)[key] for key in ("part", "arm")] == ["window", arm], 180)
-
 
 @pytest.fixture
 def shifted(tmp_path: Path) -> Iterator[Shifted]:
@@ -71,13 +68,13 @@ def test_a_clock_that_is_set_changes_nothing_and_a_suspend_leaves_its_block_out(
     before = rig.client.call("status")["rules"][0]
     rig.begin(window_s=8.0, max_hours=0.1)
     thread, rows = in_background(rig, 1, "on_first")
-    rig.in_window("on")
+    rig.wait_window("on", 180)
     (work,) = runners_of(rig.home)
     counted = lines(rig.events)
     rig.set(wall_s=30 * DAY_S)
-    wait_for("the ON window's end", lambda: now_of(rig)["part"] != "window", 60)
+    wait_for("the ON window's end", lambda: rig.part()[1] != "window", 60)
     counted = lines(rig.events) - counted
-    rig.in_window("off")
+    rig.wait_window("off", 180)
     rig.set(wall_s=-400 * DAY_S)
     thread.join(120)
     (row,) = rows
@@ -100,7 +97,7 @@ def test_a_clock_that_is_set_changes_nothing_and_a_suspend_leaves_its_block_out(
     order = coin(rig.spec()["seed"], 2)
     first = "on" if order == "on_first" else "off"
     thread, rows = in_background(rig, 2, order)
-    rig.in_window(first)
+    rig.wait_window(first, 180)
     rig.set(asleep_s=7200.0)
     thread.join(120)
     (row,) = rows

@@ -162,6 +162,15 @@ protect = {{ metric = "progress_rate", max_slowdown = 0.5, source = {{ jsonl = "
         )
         return found
 
+    def part(self) -> tuple[str | None, str | None]:
+        """(arm, part) of the block that is measured now."""
+        status = self.client.call("run_status")
+        now = status["now"] if status else None
+        return (now["arm"], now["part"]) if now else (None, None)
+
+    def wait_window(self, arm: str, limit_s: float = 120.0) -> None:
+        wait_for(f"the {arm} window", lambda: self.part() == (arm, "window"), limit_s)
+
     def timeline(self, code: str | None = None) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.client.call("timeline", code=code, limit=5000)["entries"]
         return found

@@ -29,11 +29,6 @@ def in_background(rig: Rig, number: int, order: str) -> tuple[threading.Thread, 
     return thread, rows
 
 
-def now_of(rig: Rig) -> dict[str, Any]:
-    status = rig.client.call("run_status")
-    return dict(status["now"]) if status and status["now"] else {"part": None, "arm": None}
-
-
 def lines(path: Path) -> int:
     return path.read_bytes().count(b"\n")
 
@@ -42,13 +37,13 @@ def test_a_block_counts_what_the_program_did_and_meters_what_the_work_used(measu
     rig = measured
     rig.begin()
     thread, rows = in_background(rig, 1, "on_first")
-    wait_for("the ON window", lambda: now_of(rig)["part"] == "window" and now_of(rig)["arm"] == "on", 120)
+    rig.wait_window("on")
     before, used = lines(rig.events), cpu_s(runners_of(rig.home))
-    wait_for("the ON window's end", lambda: now_of(rig)["part"] != "window", 60)
+    wait_for("the ON window's end", lambda: rig.part()[1] != "window", 60)
     on_lines, on_used = lines(rig.events) - before, cpu_s(runners_of(rig.home)) - used
-    wait_for("the OFF window", lambda: now_of(rig)["part"] == "window" and now_of(rig)["arm"] == "off", 60)
+    rig.wait_window("off", 60)
     used = cpu_s(runners_of(rig.home))
-    wait_for("the OFF window's end", lambda: now_of(rig)["part"] != "window", 60)
+    wait_for("the OFF window's end", lambda: rig.part()[1] != "window", 60)
     off_used = cpu_s(runners_of(rig.home)) - used
     thread.join(120)
     (row,) = rows
@@ -91,13 +86,8 @@ def test_case_115_the_arms_of_a_block_differ_in_nothing_but_whether_the_work_may
     rig.begin()
     thread, rows = in_background(rig, 1, "on_first")
     seen = {}
-
-    def in_window(arm: str) -> bool:
-        now = now_of(rig)
-        return (now["part"], now["arm"]) == ("window", arm)
-
     for arm in ("on", "off"):
-        wait_for(f"the {arm} window", lambda arm=arm: in_window(arm), 120)
+        rig.wait_window(arm)
         seen[arm] = arm_of(rig)
     thread.join(120)
     assert rows[0]["state"] == "counted", rows
@@ -110,7 +100,7 @@ def test_other_flows_wait_while_a_run_measures_and_the_section_stays(measured: R
     rig = measured
     rig.begin(**LONG, first="off_first")
     thread, rows = in_background(rig, 1, "off_first")
-    wait_for("a window", lambda: now_of(rig)["part"] == "window", 120)
+    rig.wait_window("off")
     with pytest.raises(Refused) as refused:
         rig.client.call("admit_flow", flow="llmserve-batch")
     assert "run-1" in refused.value.why
@@ -141,7 +131,7 @@ def test_a_program_that_dies_while_the_work_runs_leaves_the_block_out_and_is_hel
     rig = measured
     rig.begin(**LONG)
     thread, rows = in_background(rig, 1, "on_first")
-    wait_for("the ON window", lambda: now_of(rig)["part"] == "window", 120)
+    rig.wait_window("on")
     rig.started[1].kill()
     thread.join(60)
     (row,) = rows
@@ -179,74 +169,72 @@ def test_a_source_that_stops_reading_leaves_the_block_out(measured: Rig) -> None
     rig = measured
     rig.begin(**LONG, first="off_first")
     thread, rows = in_background(rig, 1, "off_first")
-    wait_for("the OFF window", lambda: now_of(rig)["part"] == "window", 120)
+    rig.wait_window("off")
     rig.events.unlink()
     rig.events.mkdir()
     thread.join(120)
     assert (rows[0]["state"], rows[0]["reason"], rows[0]["reason_arm"]) == ("left_out", "source_unreadable", "off")
 
 
-def test_work_that_does_not_use_its_duty_is_no_dose(measured: Rig) -> None:
-    """The idle module below runs, obeys and does nothing: its ON window must not count as harmless."""
-    rig = measured
-    bundle = rig.home / "idle"
+def add_module(rig: Rig, name: str, does: str) -> None:
+    """A module with one stage ``sit`` for the CPU, whose runner is healthy and ``does`` this; ready on the node."""
+    bundle = rig.home / name
     bundle.mkdir()
     (bundle / "oarbank-module.toml").write_text(
-        'manifest = 1\n[module]\nid = "dev.example.idle"\nversion = "1"\n[requires]\nrunner_protocol = 1\n'
-        '[runner]\nexec = ["python", "-I", "{bundle}/idle.py"]\nruntime = { kind = "python" }\n'
+        f'manifest = 1\n[module]\nid = "dev.example.{name}"\nversion = "1"\n[requires]\nrunner_protocol = 1\n'
+        f'[runner]\nexec = ["python", "-I", "{{bundle}}/{name}.py"]\nruntime = {{ kind = "python" }}\n'
         'capabilities = ["cancellable", "cooperative_pause", "cooperative_throttle"]\n'
         'stop_grace_s = 5\ngpu = { use = "none" }\n'
         '[[stages]]\nname = "sit"\ndefault = true\ndeterminism = "none"\ntimeout_s = 600\n'
         "requires = { resources = { cpu = 1, mem_gb = 0.1 } }\n"
     )
-    (bundle / "idle.py").write_text(
-        "import json, sys\n"
+    (bundle / f"{name}.py").write_text(
+        "import json, os, sys, time\n"
         "if sys.argv[1] == 'doctor':\n"
         "    said = {'runner_protocol': {'supported': [1]}, 'health': 'healthy', 'capabilities': [], 'attrs': {}, 'checks': []}\n"
         "    print(json.dumps(said))\n"
-        "    sys.exit(0)\n"
-        "from cotenant.sdk.control import Control, Stopped\nimport time\n"
-        "ctl = Control()\nctl.phase('work')\n"
-        "try:\n    while True:\n        ctl.safe_point()\n        time.sleep(0.05)\n"
-        "except Stopped:\n    sys.exit(ctl.acknowledge_stop())\n"
+        "    sys.exit(0)\n" + does
     )
     (bundle / "conformance.json").write_text(
         '{"duty_specs": [{"name": "x", "stage": "sit", "duty": 0.3, "window_s": 4, "payload": {}}]}'
     )
     assert rig.client.call("module_add", path=str(bundle), _timeout_s=120)["state"] == "ready"
+
+
+IDLES = """
+from cotenant.sdk.control import Control, Stopped
+ctl = Control()
+ctl.phase('work')
+try:
+    while True:
+        ctl.safe_point()
+        time.sleep(0.05)
+except Stopped:
+    sys.exit(ctl.acknowledge_stop())
+"""
+
+
+def test_work_that_does_not_use_its_duty_is_no_dose(measured: Rig) -> None:
+    """Its runner runs, obeys and does nothing: its ON window must not count as harmless."""
+    rig = measured
+    add_module(rig, "idle", IDLES)
     rig.begin(work="idle/sit", feed="idle/sit")
     row = rig.client.call("run_block", run="run-1", number=1, order="on_first", _timeout_s=400)
     assert (row["state"], row["reason"], row["reason_arm"]) == ("left_out", "no_dose", "on")
     assert row["on"]["dose"] < 0.08
 
 
+FAILS = """
+with open(os.path.join(os.environ['OARBANK_WORKDIR'], 'failure.json'), 'w') as file:
+    json.dump({'reason': 'bad_input', 'retryable': False, 'detail': 'no'}, file)
+sys.exit(2)
+"""
+
+
 def test_a_feed_that_fails_for_good_ends_its_block_at_once(measured: Rig) -> None:
     """Its runner says that it will never do; the block is left out without waiting five minutes for it."""
     rig = measured
-    bundle = rig.home / "never"
-    bundle.mkdir()
-    (bundle / "oarbank-module.toml").write_text(
-        'manifest = 1\n[module]\nid = "dev.example.never"\nversion = "1"\n[requires]\nrunner_protocol = 1\n'
-        '[runner]\nexec = ["python", "-I", "{bundle}/never.py"]\nruntime = { kind = "python" }\n'
-        'capabilities = ["cancellable", "cooperative_pause", "cooperative_throttle"]\n'
-        'stop_grace_s = 5\ngpu = { use = "none" }\n'
-        '[[stages]]\nname = "sit"\ndefault = true\ndeterminism = "none"\ntimeout_s = 600\n'
-        "requires = { resources = { cpu = 1, mem_gb = 0.1 } }\n"
-    )
-    (bundle / "never.py").write_text(
-        "import json, os, sys\n"
-        "if sys.argv[1] == 'doctor':\n"
-        "    said = {'runner_protocol': {'supported': [1]}, 'health': 'healthy', 'capabilities': [], 'attrs': {}, 'checks': []}\n"
-        "    print(json.dumps(said))\n"
-        "    sys.exit(0)\n"
-        "with open(os.path.join(os.environ['OARBANK_WORKDIR'], 'failure.json'), 'w') as file:\n"
-        "    json.dump({'reason': 'bad_input', 'retryable': False, 'detail': 'no'}, file)\n"
-        "sys.exit(2)\n"
-    )
-    (bundle / "conformance.json").write_text(
-        '{"duty_specs": [{"name": "x", "stage": "sit", "duty": 0.3, "window_s": 4, "payload": {}}]}'
-    )
-    assert rig.client.call("module_add", path=str(bundle), _timeout_s=120)["state"] == "ready"
+    add_module(rig, "never", FAILS)
     rig.begin(work="never/sit", feed="never/sit")
     row = rig.client.call("run_block", run="run-1", number=1, order="on_first", _timeout_s=120)
     assert (row["state"], row["reason"], row["reason_arm"]) == ("left_out", "no_dose", "on")
@@ -266,7 +254,7 @@ def test_a_phase_of_the_rule_leaves_the_block_out_and_holds_the_work(rig: Rig) -
     rig.protect(extra_rule=during)
     rig.begin(**LONG)
     thread, rows = in_background(rig, 1, "on_first")
-    wait_for("the ON window", lambda: now_of(rig)["part"] == "window", 120)
+    rig.wait_window("on")
     with phases.open("a") as out:
         out.write('{"event": "upload"}\n')
     thread.join(60)
