@@ -11,9 +11,10 @@ import pytest
 from nodes.agent.certify import Certifier
 from nodes.agent.core import Agent
 from nodes.agent.plan import Planner
+from nodes.agent.runs import ActiveRun
 from nodes.agent.subject import Subject
 from nodes.clock import utc_iso
-from nodes.identity import own_id
+from nodes.identity import ProcessId, own_id
 from policies.harness.rows import BlockRow, UnitDose, WindowRow
 from policies.harness.schedule import coin
 from policies.harness.spec import RunSpec
@@ -47,6 +48,15 @@ class Node:
         self.agent.tick()
         return bool(self.agent.observer.program("stepper"))
 
+    def begin(self, name: str, holder: ProcessId | None = None, **spec: Any) -> ActiveRun:
+        """A run that has just begun; ``holder`` drives it, or this process."""
+        asked = RunSpec.model_validate(self.rig.spec(**spec))
+        facts = asyncio.run(self.subject.facts(asked, None)) | {"reviewed_by": "test", "flow_run_id": None}
+        self.agent.runs.begin(name, asked, holder or own_id(), facts)
+        active = self.agent.runs.active
+        assert active is not None
+        return active
+
     def run(
         self,
         name: str,
@@ -59,9 +69,7 @@ class Node:
         **spec: Any,
     ) -> dict[str, Any]:
         """A whole run: begun, blocks journaled with ON = ``ratio`` x OFF, ended as the flow would say."""
-        asked = RunSpec.model_validate(self.rig.spec(**spec))
-        facts = asyncio.run(self.subject.facts(asked, None))
-        self.agent.runs.begin(name, asked, own_id(), facts | {"reviewed_by": "test", "flow_run_id": None})
+        asked = self.begin(name, **spec).spec
         chance, digest = random.Random(name), digest or self.digest
         for number in range(1, counted + left_out + 1):
             order = coin(asked.seed, number)

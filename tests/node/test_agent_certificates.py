@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from datetime import timedelta
@@ -14,8 +13,6 @@ from freezegun import freeze_time
 
 from nodes.agent.measure import Measurer
 from nodes.clock import utc_now
-from nodes.identity import own_id
-from policies.harness.spec import RunSpec
 from policies.refusal import Refused
 from tests.node.agent_rig import wait_for
 from tests.node.certificate_rig import Node
@@ -63,9 +60,7 @@ def test_what_earns_none(node: Node, changes: dict[str, Any], word: str) -> None
 
 
 def test_an_open_run_earns_none(node: Node) -> None:
-    asked = RunSpec.model_validate(node.rig.spec())
-    facts = asyncio.run(node.subject.facts(asked, None))
-    node.agent.runs.begin("r1", asked, own_id(), facts | {"reviewed_by": "test", "flow_run_id": None})
+    node.begin("r1")
     assert "not yet" in node.refused("r1")
 
 
@@ -96,9 +91,7 @@ def test_an_abort_of_a_run_that_could_be_judged_is_no_free_try(node: Node, count
 
 
 def test_a_look_that_is_none_is_refused(node: Node) -> None:
-    asked = RunSpec.model_validate(node.rig.spec(duty=0.2))
-    facts = asyncio.run(node.subject.facts(asked, None)) | {"reviewed_by": "test", "flow_run_id": None}
-    node.agent.runs.begin("r1", asked, own_id(), facts)
+    node.begin("r1", duty=0.2)
     measurer = Measurer(node.agent, node.planner, node.subject)
     for look in (
         {},

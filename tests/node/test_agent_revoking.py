@@ -19,10 +19,9 @@ from nodes.agent.certify import Certifier
 from nodes.agent.measure import Measurer
 from nodes.agent.runs import Runs
 from nodes.clock import utc_iso, utc_now
-from nodes.identity import identify, own_id
+from nodes.identity import ProcessId, identify, own_id
 from policies.harness.rows import BlockRow
 from policies.harness.schedule import coin
-from policies.harness.spec import RunSpec
 from tests.node.agent_rig import disk_full
 from tests.node.certificate_rig import Node
 
@@ -30,6 +29,14 @@ from tests.node.certificate_rig import Node
 def killed(*_: Any, **__: Any) -> None:
     """Stands for what the agent was at when its process was killed."""
     raise KeyboardInterrupt
+
+
+def another_process() -> tuple[subprocess.Popen[bytes], ProcessId]:
+    """What drives a run until it is killed."""
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    holder = identify(child.pid)
+    assert holder is not None
+    return child, holder
 
 
 def test_a_slowdown_revokes_what_was_certified_at_that_duty_or_more(node: Node) -> None:
@@ -91,14 +98,10 @@ def test_while_a_block_cannot_be_kept_nothing_is_certified_and_the_harm_in_it_ta
     """The disk is full, and the flow is killed or its owner ends the run meanwhile."""
     node.run("high", duty=0.3, dose=0.3)
     node.offer("high")
-    asked = RunSpec.model_validate(node.rig.spec(duty=0.2))
-    facts = asyncio.run(node.subject.facts(asked, None)) | {"reviewed_by": "test", "flow_run_id": None}
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    holder = identify(child.pid)
-    assert holder is not None
-    node.agent.runs.begin("bad", asked, holder, facts)
+    child, holder = another_process()
+    begun = node.begin("bad", holder, duty=0.2)
     died = BlockRow(
-        run="bad", number=1, order=coin(asked.seed, 1), state="left_out", reason="program_died", reason_arm="on"
+        run="bad", number=1, order=coin(begun.spec.seed, 1), state="left_out", reason="program_died", reason_arm="on"
     )
 
     class Block:
@@ -142,12 +145,10 @@ def test_an_agent_killed_on_a_full_disk_certifies_nothing_at_its_next_start_unti
     """What the last block showed stands in the room that was taken for it before it began."""
     node.run("high", duty=0.3, dose=0.3)
     node.offer("high")
-    asked = RunSpec.model_validate(node.rig.spec(duty=0.2))
-    facts = asyncio.run(node.subject.facts(asked, None)) | {"reviewed_by": "test", "flow_run_id": None}
-    node.agent.runs.begin("bad", asked, own_id(), facts)
-    node.agent.runs.note_started("bad", 1, coin(asked.seed, 1))
+    begun = node.begin("bad", duty=0.2)
+    node.agent.runs.note_started("bad", 1, coin(begun.spec.seed, 1))
     died = BlockRow(
-        run="bad", number=1, order=coin(asked.seed, 1), state="left_out", reason="program_died", reason_arm="on"
+        run="bad", number=1, order=coin(begun.spec.seed, 1), state="left_out", reason="program_died", reason_arm="on"
     )
     with monkeypatch.context() as full:
         full.setattr(node.agent.journal, "put_block", disk_full)
@@ -195,9 +196,7 @@ def test_a_damaged_record_of_a_run_fails_no_start_and_no_tick(
 def test_an_agent_starts_on_a_full_disk_with_a_run_that_nobody_came_back_to(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = RunSpec.model_validate(node.rig.spec(duty=0.2))
-    facts = asyncio.run(node.subject.facts(asked, None)) | {"reviewed_by": "test", "flow_run_id": None}
-    node.agent.runs.begin("old", asked, own_id(), facts)
+    node.begin("old", duty=0.2)
     node.agent.runs.change("old", driven_at=utc_iso(utc_now() - timedelta(days=2)))
     node.agent.runs.active = None  # of an agent that has just begun
     with monkeypatch.context() as full:
@@ -232,17 +231,15 @@ def test_harm_that_a_run_showed_before_its_process_was_gone_revokes_at_once(node
     """Nobody may ever come back to such a run."""
     node.run("high", duty=0.3, dose=0.3)
     node.offer("high")
-    asked = RunSpec.model_validate(node.rig.spec(duty=0.2))
-    facts = asyncio.run(node.subject.facts(asked, None))
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    holder = identify(child.pid)
-    assert holder is not None
+    child, holder = another_process()
     runs = node.agent.runs
-    runs.begin("bad", asked, holder, facts | {"reviewed_by": "test", "flow_run_id": None})
+    begun = node.begin("bad", holder, duty=0.2)
     if shown == "look":
         runs.change("bad", looks=[{"n": 8, "verdict": "slowdown"}])
     else:
-        row = BlockRow(run="bad", number=1, order=coin(asked.seed, 1), state="left_out", collapse="no event for 60 s")
+        row = BlockRow(
+            run="bad", number=1, order=coin(begun.spec.seed, 1), state="left_out", collapse="no event for 60 s"
+        )
         node.agent.journal.put_block("bad", 1, row.model_dump())
     node.agent.tick()
     assert runs.record("bad")["state"] == "open", "it is driven"
@@ -254,10 +251,8 @@ def test_harm_that_a_run_showed_before_its_process_was_gone_revokes_at_once(node
 
 
 def test_a_run_that_showed_no_harm_stays_open_when_its_process_is_gone(node: Node) -> None:
-    asked = RunSpec.model_validate(node.rig.spec(duty=0.2))
-    facts = asyncio.run(node.subject.facts(asked, None))
     gone = dataclasses.replace(own_id(), start_ticks=1)
-    node.agent.runs.begin("r1", asked, gone, facts | {"reviewed_by": "test", "flow_run_id": None})
+    node.begin("r1", gone, duty=0.2)
     node.agent.runs.change("r1", looks=[{"n": 8, "verdict": "inconclusive"}])
     node.agent.tick()
     assert node.agent.runs.active is None
@@ -267,9 +262,7 @@ def test_a_run_that_showed_no_harm_stays_open_when_its_process_is_gone(node: Nod
 def test_harm_that_a_run_showed_before_agent_and_flow_were_gone_revokes_at_the_next_start(node: Node) -> None:
     node.run("high", duty=0.3, dose=0.3)
     node.offer("high")
-    asked = RunSpec.model_validate(node.rig.spec(duty=0.2))
-    facts = asyncio.run(node.subject.facts(asked, None))
-    node.agent.runs.begin("bad", asked, own_id(), facts | {"reviewed_by": "test", "flow_run_id": None})
+    node.begin("bad", duty=0.2)
     node.agent.runs.change("bad", looks=[{"n": 8, "verdict": "slowdown"}])
     node.agent.runs.active = None  # of an agent that has just begun
     node.agent.start()

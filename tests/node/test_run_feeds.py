@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from nodes.agent.revoking import settle
-from nodes.identity import own_id
-from policies.harness.spec import RunSpec
 from tests.node.agent_rig import disk_full
 from tests.node.certificate_rig import Node
 
 
 def test_a_run_that_somebody_goes_on_with_keeps_its_feed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left of the block that its earlier process drove ends a moment later."""
-    asked = RunSpec.model_validate(node.rig.spec(duty=0.2))
-    facts = asyncio.run(node.subject.facts(asked, None)) | {"reviewed_by": "test", "flow_run_id": None}
     ended: list[str] = []
     monkeypatch.setattr(node.agent.under_test, "end_feed", ended.append)
-    node.agent.runs.begin("r1", asked, own_id(), facts)
+    node.begin("r1", duty=0.2)
     settle(node.agent, "r1")
     assert (ended, node.agent.unsettled) == ([], set())
 
@@ -28,11 +22,7 @@ def test_the_feed_of_a_run_that_a_full_disk_does_not_take_fails_no_tick(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ticks that fail judge no rule; the feed is asked for again."""
-    asked = RunSpec.model_validate(node.rig.spec(duty=0.2, feed="llmserve/selftest"))
-    facts = asyncio.run(node.subject.facts(asked, None)) | {"reviewed_by": "test", "flow_run_id": None}
-    node.agent.runs.begin("r1", asked, own_id(), facts)
-    active = node.agent.runs.active
-    assert active is not None
+    active = node.begin("r1", duty=0.2, feed="llmserve/selftest")
     active.part = "grant"
     with monkeypatch.context() as full:
         full.setattr(node.agent.jobs.registry, "add_job", disk_full)
@@ -45,12 +35,8 @@ def test_a_feed_that_waits_to_be_tried_again_is_no_second_one_and_ends_with_its_
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A feed whose runner fails at once: it must not be queued anew at every tick, nor wait for ever when its run has ended."""
-    asked = RunSpec.model_validate(node.rig.spec(duty=0.2))
-    facts = asyncio.run(node.subject.facts(asked, None)) | {"reviewed_by": "test", "flow_run_id": None}
-    node.agent.runs.begin("r1", asked, own_id(), facts)
+    active = node.begin("r1", duty=0.2)
     monkeypatch.setattr(node.agent, "evaluate", lambda how: None)
-    active = node.agent.runs.active
-    assert active is not None
     jobs = node.agent.jobs
     node.agent.under_test.feed(active)
     (feed,) = jobs.registry.open_jobs()
@@ -66,12 +52,9 @@ def test_a_feed_that_failed_for_good_is_queued_again_at_the_next_on_and_not_befo
     node: Node, monkeypatch: pytest.MonkeyPatch, earlier: tuple[str, ...], again: bool
 ) -> None:
     """One that came to an end before shows that it can: then a failure is no last word."""
-    asked = RunSpec.model_validate(node.rig.spec(duty=0.2))
-    facts = asyncio.run(node.subject.facts(asked, None)) | {"reviewed_by": "test", "flow_run_id": None}
-    node.agent.runs.begin("r1", asked, own_id(), facts)
+    active = node.begin("r1", duty=0.2)
     monkeypatch.setattr(node.agent, "evaluate", lambda how: None)
-    active, jobs = node.agent.runs.active, node.agent.jobs
-    assert active is not None
+    jobs = node.agent.jobs
     node.agent.under_test.begin_feed(active)
     for outcome in (*earlier, "failed"):
         (feed,) = jobs.registry.open_jobs()
@@ -90,11 +73,7 @@ def test_a_feed_that_failed_for_good_is_queued_again_at_the_next_on_and_not_befo
 
 def test_a_feed_whose_module_is_not_ready_any_more_fails_no_tick(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ticks that fail judge no rule, and fleet work would go on beside a program that has just begun."""
-    asked = RunSpec.model_validate(node.rig.spec(duty=0.2))
-    facts = asyncio.run(node.subject.facts(asked, None)) | {"reviewed_by": "test", "flow_run_id": None}
-    node.agent.runs.begin("r1", asked, own_id(), facts)
-    active = node.agent.runs.active
-    assert active is not None
+    active = node.begin("r1", duty=0.2)
     active.part = "grant"
     with monkeypatch.context() as gone:
         gone.setattr(node.agent.modules, "get", lambda name: None)

@@ -19,6 +19,7 @@ from policies.harness.rows import BlockRow
 from policies.harness.schedule import coin
 from policies.harness.spec import RunSpec
 from policies.refusal import Refused
+from tests.node.agent_rig import disk_full
 
 LONG_AGO = "2026-01-01T00:00:00+00:00"
 
@@ -150,7 +151,7 @@ def test_a_run_whose_end_cannot_be_kept_is_not_let_go(runs: Runs, monkeypatch: p
     record = left(runs)
     runs.active = active = ActiveRun("r", RunSpec.model_validate(record["spec"]), own_id())
     with monkeypatch.context() as full:
-        full.setattr(runs.journal, "put_run", _full)
+        full.setattr(runs.journal, "put_run", disk_full)
         with pytest.raises(sqlite3.OperationalError):
             runs.end("r", "slowdown", None, None)
     assert active.ending == "slowdown"
@@ -164,7 +165,7 @@ def test_no_run_ends_without_a_block_that_could_not_be_kept_yet(runs: Runs, monk
     runs.active = ActiveRun("r", RunSpec.model_validate(record["spec"]), own_id(), measuring=1)
     died = BlockRow(run="r", number=1, order=coin(7, 1), state="left_out", reason="program_died", reason_arm="on")
     with monkeypatch.context() as full:
-        full.setattr(runs.journal, "put_block", _full)
+        full.setattr(runs.journal, "put_block", disk_full)
         with pytest.raises(sqlite3.OperationalError):
             runs.keep_block(died)
         with pytest.raises(sqlite3.OperationalError):
@@ -189,7 +190,7 @@ def test_whoever_goes_on_with_a_run_keeps_the_block_that_could_not_be_kept_yet(
     left(runs, begun={"number": 1, "order": coin(7, 1)})
     died = BlockRow(run="r", number=1, order=coin(7, 1), state="left_out", reason="program_died", reason_arm="on")
     with monkeypatch.context() as full:
-        full.setattr(runs.journal, "put_block", _full)
+        full.setattr(runs.journal, "put_block", disk_full)
         with pytest.raises(sqlite3.OperationalError):
             runs.keep_block(died)
     runs.close_started_blocks("r")
@@ -253,13 +254,13 @@ def test_a_block_that_a_full_disk_did_not_take_outlives_the_agent(runs: Runs, mo
     runs.note_started("r", 1, coin(7, 1))
     died = BlockRow(run="r", number=1, order=coin(7, 1), state="left_out", reason="program_died", reason_arm="on")
     with monkeypatch.context() as full:
-        full.setattr(runs.journal, "put_block", _full)
+        full.setattr(runs.journal, "put_block", disk_full)
         with pytest.raises(sqlite3.OperationalError):
             runs.keep_block(died)
     next_agents = Runs(runs.journal)
     assert next_agents.unkept == {"r": died}
     with monkeypatch.context() as full:
-        full.setattr(runs.journal, "put_block", _full)
+        full.setattr(runs.journal, "put_block", disk_full)
         with pytest.raises(sqlite3.OperationalError):
             next_agents.note_started("other", 1, coin(7, 1))  # no other block takes its room
     assert Runs(runs.journal).unkept == {"r": died}
@@ -281,7 +282,3 @@ def test_what_a_block_left_in_its_reserve_is_whole_or_nothing(runs: Runs) -> Non
     assert runs.room.row() is None
     assert runs.room.put(cut)
     assert runs.room.path.stat().st_size == size, "written over, and no longer"
-
-
-def _full(*_: Any) -> None:
-    raise sqlite3.OperationalError("database or disk is full")
