@@ -8,7 +8,6 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -46,16 +45,6 @@ try:
 except Exception as error:
     print(type(error).__name__, error)
 """
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Beside]:
-    home, place = tmp_path / "home", tmp_path / "program"
-    for folder in (home, place):
-        folder.mkdir()
-    found = Beside(home, place)
-    yield found
-    found.stop()
 
 
 def sent(path: Path, data: bytes) -> bytes:

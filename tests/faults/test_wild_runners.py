@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,16 +16,6 @@ from tests.node.jobs_rig import cpu_ticks, state_of
 
 BOMB = 120
 LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Beside]:
-    home, place = tmp_path / "home", tmp_path / "program"
-    for folder in (home, place):
-        folder.mkdir()
-    found = Beside(home, place)
-    yield found
-    found.stop()
 
 
 def test_a_fork_bomb_is_held_whole_and_ended_whole_while_the_agent_answers(node: Beside) -> None:

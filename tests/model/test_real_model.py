@@ -14,7 +14,7 @@ import pytest
 
 from cotenant.demo_model import MODEL
 from tests.model.conftest import Runner
-from tests.node.agent_rig import wait_for
+from tests.node.agent_rig import own_ticks, wait_for
 
 # of each test alone: building the environment from source, the first time, has a deadline of its own
 pytestmark = pytest.mark.timeout(1800, func_only=True)
@@ -86,14 +86,9 @@ def test_case_103_a_long_prompt_is_read_in_pieces_and_a_pause_waits_for_one_of_t
 
 def still(pid: int) -> bool:
     """Uses no CPU for a second."""
-
-    def ticks() -> int:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return int(fields[11]) + int(fields[12])
-
-    before = ticks()
+    before = own_ticks(pid)
     time.sleep(1.0)
-    return ticks() - before <= 2
+    return own_ticks(pid) - before <= 2
 
 
 def tree_ticks(pid: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sqlite3
@@ -47,16 +48,18 @@ def disk_full(*_: Any, **__: Any) -> None:
     raise sqlite3.OperationalError("database or disk is full")
 
 
+def own_ticks(pid: int) -> int:
+    """CPU ticks of a process, its children's apart, read here and not by the product."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
 def cpu_s(pids: list[int]) -> float:
-    """CPU seconds of processes, read here and not by the product."""
+    """CPU seconds of those of these processes that are there."""
     total = 0
     for pid in pids:
-        try:
-            raw = Path(f"/proc/{pid}/stat").read_text()
-        except OSError:
-            continue
-        fields = raw[raw.rindex(")") + 2 :].split()
-        total += int(fields[11]) + int(fields[12])
+        with contextlib.suppress(OSError):
+            total += own_ticks(pid)
     return total / os.sysconf("SC_CLK_TCK")
 
 

@@ -7,14 +7,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from nodes.agent.program_use import CpuUse
 from nodes.identity import identify
 from nodes.processes import ProcessTable
-from tests.node.agent_rig import wait_for
+from tests.node.agent_rig import own_ticks, wait_for
 
 SPIN = "while True: pass"
 IDLE_CLASS = "import os; os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\n"
@@ -38,9 +37,7 @@ def spawn(started: list[subprocess.Popen[bytes]], code: str, core: int) -> int:
 
 
 def cpu_s(pid: int) -> float:
-    raw = Path(f"/proc/{pid}/stat").read_text()
-    fields = raw[raw.rindex(")") + 2 :].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return own_ticks(pid) / os.sysconf("SC_CLK_TCK")
 
 
 def looks(pid: int, times: int, apart_s: float) -> list[bool | None]:

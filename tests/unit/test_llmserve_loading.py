@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.node.agent_rig import own_ticks
 from tests.unit.llmserve_rig import Clock, Ctl, Duty, Stop, load, on_llama_cpp
 
 pytestmark = pytest.mark.usefixtures("bundle")
@@ -109,11 +110,6 @@ def test_a_file_is_read_whole_in_pieces(tmp_path: Path, monkeypatch: pytest.Monk
         loading.read_ahead(tmp_path / "none.gguf", cut)
 
 
-def ticks(pid: int) -> int:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12])
-
-
 def test_a_child_that_tries_a_model_rests_between_pieces() -> None:
     """Whatever it does: it knows nothing of the duty, so it is stopped."""
     child = subprocess.Popen([sys.executable, "-I", "-S", "-c", BURN])
@@ -122,15 +118,15 @@ def test_a_child_that_tries_a_model_rests_between_pieces() -> None:
     def rest() -> None:
         # the stop itself takes a moment where the processor is wanted by others
         time.sleep(0.05)
-        before = ticks(child.pid)
+        before = own_ticks(child.pid)
         time.sleep(0.15)
-        used.append(ticks(child.pid) - before)
+        used.append(own_ticks(child.pid) - before)
 
     cut = load("loading").Pieces(Ctl(), Duty(time.monotonic, between=rest))
     try:
         with pytest.raises(OSError, match=r"took longer than 0\.3 s"):
             load("loading").wait_in_pieces(child, cut, 0.3)
-        assert ticks(child.pid) > 0, "in its pieces it ran"
+        assert own_ticks(child.pid) > 0, "in its pieces it ran"
         assert len(used) >= 3
         assert max(used) <= 1
     finally:
