@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 import pytest
 
 from nodes.client import AgentClient, AgentUnreachable, socket_path
-from tests.node.agent_rig import ROOT, Rig, runners_of, wait_for
+from tests.node.agent_rig import Rig, runners_of, typed, wait_for
 
 SPEC = ("--window", "5", "--washout", "1", "--margin", "0.5", "--duty", "0.1", "--max-hours", "0.027")
 WORK = ("--work", "llmserve/selftest", "--feed", "llmserve/selftest")
@@ -36,16 +35,7 @@ class Owner:
         self.env.pop("PREFECT_API_URL", None)
 
     def types(self, *words: str, limit_s: float = 240.0) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "cotenant.cli.main", *words],
-            cwd=ROOT,
-            env=self.env,
-            capture_output=True,
-            text=True,
-            timeout=limit_s,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
+        return typed(self.env, *words, limit_s=limit_s)
 
     def asks(self, *words: str) -> dict[str, Any]:
         done = self.types(*words, "--json")

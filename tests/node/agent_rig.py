@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,6 +41,14 @@ def wait_for(what: str, seen: Callable[[], T], limit_s: float = 60.0) -> T:
             return found
         time.sleep(0.05)
     raise AssertionError(f"not seen within {limit_s:g} s: {what}")
+
+
+def typed(env: Mapping[str, str], *words: str, limit_s: float, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """A command as it is typed: in a process of its own, with ``stdin`` for what it asks."""
+    command = [sys.executable, "-m", "cotenant.cli.main", *words]
+    return subprocess.run(
+        command, cwd=ROOT, env=env, input=stdin, capture_output=True, text=True, timeout=limit_s, check=False
+    )
 
 
 def disk_full(*_: Any, **__: Any) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from cotenant.demo import section_text
 from nodes.client import AgentClient, AgentUnreachable, socket_path
+from tests.node.agent_rig import typed
 
 ROOT = Path(__file__).parents[2]
 LONG_S = 240.0
@@ -30,10 +31,7 @@ class Node:
         self.env |= {"COTENANT_HOME": str(home)}
 
     def cotenant(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "cotenant.cli.main", *arguments]
-        return subprocess.run(
-            command, env=self.env, input=stdin, capture_output=True, text=True, timeout=LONG_S, check=False
-        )
+        return typed(self.env, *arguments, limit_s=LONG_S, stdin=stdin)
 
     def section(self, text: str | None = None) -> str:
         path = self.home / "section.toml"

@@ -18,6 +18,7 @@ from cotenant.cli.uplog import STOP_ORDER, note_of, read_all
 from cotenant.signals import end, send
 from nodes.client import AgentClient, AgentUnreachable, socket_path
 from nodes.identity import ProcessId, identify, liveness, noted
+from tests.node.agent_rig import typed
 
 # The first start of a Prefect server makes its database; beside two busy cores that takes minutes.
 LONG_S = 900.0
@@ -36,8 +37,7 @@ class Home:
         }
 
     def cotenant(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "cotenant.cli.main", *arguments]
-        return subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=3 * LONG_S, check=False)
+        return typed(self.env, *arguments, limit_s=3 * LONG_S)
 
     def who(self, piece: str) -> ProcessId | None:
         return noted(note_of(self.home, "local", piece))

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from nodes.client import AgentClient, AgentUnreachable, socket_path
-from tests.node.agent_rig import ROOT, Rig, wait_for
+from tests.node.agent_rig import ROOT, Rig, typed, wait_for
 from tests.postgres.conftest import Cluster
 
 # Starting Prefect takes minutes on a busy host; these limits only end a test that would hang.
@@ -44,16 +44,7 @@ class Member:
         self.env = kept | own | limits | env
 
     def types(self, *words: str, limit_s: float = TYPED_S) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "cotenant.cli.main", *words],
-            cwd=ROOT,
-            env=self.env,
-            capture_output=True,
-            text=True,
-            timeout=limit_s,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
+        return typed(self.env, *words, limit_s=limit_s)
 
     def asks(self, *words: str) -> Any:
         done = self.types(*words, "--json")
