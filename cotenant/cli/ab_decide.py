@@ -12,7 +12,6 @@ import typer
 from cotenant.cli.command import command
 from cotenant.cli.result import Exit, OperationResult
 from cotenant.cli.watching import look_words
-from policies.harness.verdict import PASS
 
 __all__ = ["register"]
 
@@ -43,6 +42,7 @@ def register(ab: typer.Typer) -> None:
         Exit code 0 only for "no slowdown shown".
         """
         from cotenant.cli.blocks_file import read_blocks
+        from policies.harness.verdict import PASS
 
         given = read_blocks(_text(file), file)
         chosen = margin if margin is not None else given.margin

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from policies.harness.verdict import PASS
-
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -204,6 +202,8 @@ class Watcher:
 
     def _settled(self) -> dict[str, Any]:
         """The record with its certificate: a pass is offered after the run has ended, and judged by the agent anew."""
+        from policies.harness.verdict import PASS
+
         until = time.monotonic() + SETTLE_S
         while True:
             record = dict(self.agent.ask("run_show", run=self.run))

@@ -165,7 +165,7 @@ def test_what_did_not_pass_does_not_certify() -> None:
 
 
 def test_dates_without_an_offset_are_refused() -> None:
-    with pytest.raises(ValueError, match="no offset"):
+    with pytest.raises(ValueError, match="without an offset"):
         PastRun.of(run(1) | {"ended_at": "2026-11-01T00:00:00"})
 
 
