@@ -57,7 +57,9 @@ def _pause(run: Run, stage: str, host: Host) -> Iterator[Check]:
     yield Check(f"resume {stage}", verdict, said)
 
 
-def _answered(run: Run, host: Host, look_s: float, judged: Callable[[float, float], judge.Judged]) -> judge.Judged:
+def _answered(
+    run: Run, host: Host, look_s: float, judged: Callable[[float | None, float], judge.Judged]
+) -> judge.Judged:
     """Looks of so many seconds until one is good, or a pause had its time: like a stop it is answered at the next safe point."""
     left_s = judge.ACKNOWLEDGE_S / host.share + host.late_s
     while True:

@@ -46,6 +46,7 @@ VISIBLE_CORES = 0.05
 # a report covers two seconds and a unit may straddle its end
 HONEST = 0.05
 DUTY_TOLERANCE = 1e-6
+UNREAD = "what its processes use could not be read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +118,10 @@ def ended(seconds: float | None, grace_s: float, exit_code: int | None, signal: 
     return "FAIL", f"{said}; exit {exit_code}, {why}"
 
 
-def paused(before_cores: float, held_cores: float, held_s: float) -> Judged:
-    """A pause by what the tree uses: next to nothing, against what it used before."""
+def paused(before_cores: float | None, held_cores: float | None, held_s: float) -> Judged:
+    """A pause by what the tree uses: next to nothing, against what it used before. None: it could not be read."""
+    if before_cores is None or held_cores is None:
+        return "skip", UNREAD
     said = f"{held_cores:.3f} cores over {held_s:.1f} s of pause, {before_cores:.3f} before"
     if before_cores < VISIBLE_CORES:
         return "skip", f"{said}: it uses too little CPU for a pause to be seen"
@@ -131,8 +134,10 @@ def _calm_cores(before_cores: float, seconds: float) -> float:
     return min(PAUSED_CORES, PAUSED_PART * before_cores + 2.0 * TICK_S / seconds)
 
 
-def resumed(before_cores: float, again_cores: float, seconds: float) -> Judged:
-    """After a pause the runner uses more than a paused one may."""
+def resumed(before_cores: float | None, again_cores: float | None, seconds: float) -> Judged:
+    """After a pause the runner uses more than a paused one may. None: it could not be read."""
+    if before_cores is None or again_cores is None:
+        return "skip", UNREAD
     said = f"{again_cores:.3f} cores after the pause, {before_cores:.3f} before"
     if before_cores < VISIBLE_CORES:
         return "skip", f"{said}: it uses too little CPU for this to be seen"

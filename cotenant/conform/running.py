@@ -205,8 +205,9 @@ class Run:
             home = runner.session
             self.sessions |= {f"process {proc.pid}" for proc in tree if proc.session != home and not proc.dead}
 
-    def cores_used(self, seconds: float) -> tuple[float, float]:
-        """``(cores, seconds)``: what the tree uses over about ``seconds`` from now."""
+    def cores_used(self, seconds: float) -> tuple[float | None, float]:
+        """``(cores, seconds)``: what the tree uses over about ``seconds`` from now; None where it could not be read."""
+        readings = len(self.meter.at_s)
         self.measure()
         began = time.monotonic()
         self.for_s(seconds)
@@ -214,6 +215,8 @@ class Run:
             self.measure()
         ended = self.meter.at_s[-1] if self.meter.at_s else began
         took_s = max(ended - began, LOOK_S)
+        if len(self.meter.at_s) - readings < 2:
+            return None, took_s
         return self.meter.used_s(began, ended) / took_s, took_s
 
     @property

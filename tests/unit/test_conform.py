@@ -200,16 +200,19 @@ def test_a_runner_that_had_to_be_killed_is_told_so_and_not_of_an_exit_code_it_ne
         (0.3, 0.06, "FAIL"),
         (0.04, 0.0, "skip"),
         (2.0, 0.12, "FAIL"),
+        (1.0, None, "skip"),  # unknown is not held
+        (None, 0.0, "skip"),
     ],
 )
-def test_a_pause_by_what_is_used(before: float, held: float, verdict: str) -> None:
+def test_a_pause_by_what_is_used(before: float | None, held: float | None, verdict: str) -> None:
     assert judge.paused(before, held, 1.0)[0] == verdict
 
 
 @pytest.mark.parametrize(
-    ("before", "again", "verdict"), [(1.0, 0.9, "ok"), (1.0, 0.11, "ok"), (1.0, 0.05, "FAIL"), (0.04, 0.0, "skip")]
+    ("before", "again", "verdict"),
+    [(1.0, 0.9, "ok"), (1.0, 0.11, "ok"), (1.0, 0.05, "FAIL"), (0.04, 0.0, "skip"), (1.0, None, "skip")],
 )
-def test_a_resumed_runner_uses_more_than_a_paused_one_may(before: float, again: float, verdict: str) -> None:
+def test_a_resumed_runner_uses_more_than_a_paused_one_may(before: float, again: float | None, verdict: str) -> None:
     assert judge.resumed(before, again, 1.0)[0] == verdict
 
 
