@@ -22,6 +22,7 @@ from nodes.flow_processes import FlowProcesses
 from nodes.worker_admission import SHARED_QUEUE
 from nodes.worker_batches import WorkerBatches
 from nodes.worker_states import RunStates
+from policies.pages import PAGE, pages_async
 from policies.refusal import Refused
 from policies.views import Reason
 
@@ -70,11 +71,14 @@ class Sweep:
             submitting: runs that are about to be held.
         """
         wanted = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
-        found = await client.read_flow_runs(
-            flow_run_filter=FlowRunFilter.model_validate({"state": {"type": {"any_": wanted}}}),
-            work_pool_filter=WorkPoolFilter.model_validate({"name": {"any_": [pool]}}),
-            work_queue_filter=WorkQueueFilter.model_validate({"name": {"any_": [self.node, SHARED_QUEUE]}}),
-            limit=200,
+        states = FlowRunFilter.model_validate({"state": {"type": {"any_": wanted}}})
+        pools = WorkPoolFilter.model_validate({"name": {"any_": [pool]}})
+        queues = WorkQueueFilter.model_validate({"name": {"any_": [self.node, SHARED_QUEUE]}})
+        # All of them: what this does not list is no run of this node any more, and its process's note goes.
+        found = await pages_async(
+            lambda at: client.read_flow_runs(
+                flow_run_filter=states, work_pool_filter=pools, work_queue_filter=queues, limit=PAGE, offset=at
+            )
         )
         self.processes.prune(keep={flow_run.id for flow_run in found} | set(self._held))
         for flow_run in found:

@@ -14,6 +14,7 @@ from prefect.events import Event
 from prefect.states import Scheduled
 
 from policies.certificate.expiry import Due, Renewal
+from policies.pages import PAGE, pages
 from tasks.artifacts import artifact_key
 
 __all__ = ["EVENTS", "send_events", "start_renewal", "table"]
@@ -95,10 +96,8 @@ def start_renewal(renewal: Renewal, now: datetime, window: str = "") -> str | No
 
 
 def _is_open(client: SyncPrefectClient, spec: dict[str, Any]) -> bool:
-    runs = client.read_flow_runs(
-        flow_filter=FlowFilter.model_validate({"name": {"any_": ["ab-run", "duty-sweep"]}}),
-        flow_run_filter=FlowRunFilter.model_validate({"state": {"type": {"any_": OPEN}}}),
-        limit=200,
-    )
+    flows = FlowFilter.model_validate({"name": {"any_": ["ab-run", "duty-sweep"]}})
+    states = FlowRunFilter.model_validate({"state": {"type": {"any_": OPEN}}})
+    runs = pages(lambda at: client.read_flow_runs(flow_filter=flows, flow_run_filter=states, limit=PAGE, offset=at))
     same = ("node", "rule", "work")
     return any(all(run.parameters.get(key) == spec.get(key) for key in same) for run in runs)

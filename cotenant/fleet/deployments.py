@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 from prefect import Flow
@@ -27,14 +27,12 @@ from cotenant.settings import Settings
 from nodes.client import node_dir
 from nodes.worker_admission import SHARED_QUEUE
 from nodes.zone import local_zone
+from policies.pages import PAGE, pages
 from policies.refusal import Refused
 
 __all__ = ["POOL", "client_of", "deploy", "ensure_daily_check", "ensure_pool", "ensure_queue", "queues", "workers"]
 
-T = TypeVar("T")
 POOL = "cotenant"
-# The most that a server gives at once.
-PAGE = 200
 DAILY_CHECK = "certificate-expiry"
 DAILY_CHECK_AT = "10 9 * * *"
 
@@ -100,18 +98,8 @@ def ensure_queue(url: str, node: str) -> None:
 def queues(url: str) -> list[str]:
     """Names of the nodes that have a queue."""
     with client_of(url) as client:
-        found = _pages(lambda at: client.read_work_queues(work_pool_name=POOL, limit=PAGE, offset=at))
+        found = pages(lambda at: client.read_work_queues(work_pool_name=POOL, limit=PAGE, offset=at))
     return sorted(queue.name for queue in found if queue.name not in (SHARED_QUEUE, "default"))
-
-
-def _pages(page: Callable[[int], list[T]]) -> list[T]:
-    """All of a list that the server gives in pages, from the function that asks for the page at an offset."""
-    found: list[T] = []
-    while True:
-        got = page(len(found))
-        found += got
-        if len(got) < PAGE:
-            return found
 
 
 def workers(url: str) -> dict[str, dict[str, Any]]:
@@ -123,11 +111,11 @@ def workers(url: str) -> dict[str, dict[str, Any]]:
             answer = client.request("POST", "/work_pools/{name}/workers/filter", path_params={"name": POOL}, json=asked)
             return list(answer.json())
 
-        raw = _pages(page)
+        raw = pages(page)
         if (
             len(raw) > PAGE
         ):  # newest heartbeat first: one that came between two pages has moved, and is seen the second time
-            raw += _pages(page)
+            raw += pages(page)
     seen = {each["name"]: each for each in raw}
     found = {}
     for name in {*queues(url), *seen}:
@@ -237,5 +225,5 @@ def _digest(root: Path, file: Path) -> str:
 def _deployed(url: str, names: list[str]) -> dict[str, str]:
     """Digest that each deployment was made from, as its version on the server says."""
     with client_of(url) as client:
-        found = client.read_deployments()
+        found = pages(lambda at: client.read_deployments(limit=PAGE, offset=at))
     return {entry.name: entry.version or "" for entry in found if entry.name in names}

@@ -17,6 +17,7 @@ from nodes.identity import identify, own_id
 from nodes.worker import NodeWorker
 from policies.explain import AWAITING
 from policies.harness.spec import RunSpec
+from policies.pages import PAGE
 from tests.flows.conftest import disk_full
 from tests.flows.fake_agent import FakeAgent
 from tests.flows.worker_rig import NODE, FakeServer, gone, name_of, run_and_end
@@ -58,6 +59,18 @@ def test_case_106_a_live_process_gets_no_second_copy(
     anyio.run(worker.sweep)
     assert name_of(server, run) == "Running"
     assert worker.processes.of(run) == identify(sleeper.pid)
+
+
+def test_a_live_process_beyond_the_servers_first_page_of_runs_keeps_its_note(
+    worker: NodeWorker, server: FakeServer, sleeper: subprocess.Popen[bytes]
+) -> None:
+    for _ in range(PAGE):
+        server.add(StateType.PENDING)
+    run = server.add(StateType.RUNNING, age_s=9999)
+    worker.processes.remember(run, sleeper.pid)
+    anyio.run(worker.sweep)
+    assert worker.processes.of(run) == identify(sleeper.pid)
+    assert name_of(server, run) == "Running"
 
 
 def test_a_disk_that_takes_no_note_of_a_flows_process_costs_it_nothing(

@@ -50,9 +50,9 @@ class FakeServer:
         self.histories[run.id] = [state]
         return run.id
 
-    async def read_flow_runs(self, **_: Any) -> list[Any]:
+    async def read_flow_runs(self, *, limit: int, offset: int, **_: Any) -> list[Any]:
         live = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING)
-        return [run for run in self.runs.values() if run.state.type in live]
+        return [run for run in self.runs.values() if run.state.type in live][offset : offset + limit]
 
     async def __aenter__(self) -> FakeServer:
         return self

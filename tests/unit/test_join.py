@@ -13,9 +13,9 @@ import pytest
 from cotenant.cli.failures import Unreachable
 from cotenant.cli.join import join
 from cotenant.fleet import PrefectServer
-from cotenant.fleet.deployments import PAGE, _pages
 from cotenant.settings import FLEET_FILE, Settings
 from nodes.worker_admission import no_such_node
+from policies.pages import PAGE, pages
 from policies.refusal import Refused
 
 
@@ -144,7 +144,7 @@ def test_what_is_no_prefect_server_is_said(
 def test_a_fleet_is_read_to_its_last_node() -> None:
     names = [f"n{number}" for number in range(2 * PAGE + 1)]
     for count in (0, 1, PAGE - 1, PAGE, PAGE + 1, 2 * PAGE, len(names)):
-        assert _pages(lambda at, count=count: names[:count][at : at + PAGE]) == names[:count]
+        assert pages(lambda at, count=count: names[:count][at : at + PAGE]) == names[:count]
 
 
 def test_a_node_that_nobody_is_is_named_with_those_that_are() -> None:
