@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ __all__ = ["PASSING", "AgentClient", "AgentUnreachable", "node_dir", "socket_pat
 # A unix socket path is limited to 108 bytes with its NUL; a longer home falls back to a short runtime directory.
 MAX_SOCKET_PATH_BYTES = 100
 DEFAULT_TIMEOUT_S = 30.0
+_PIECE_BYTES = 65536
 # Refusals that tell of the agent and not of what was asked: too many connections, a verb that failed (a full disk). The same
 # may be answered a moment later.
 PASSING = frozenset({"AGENT_BUSY", "AGENT_ERROR"})
@@ -80,6 +82,7 @@ class AgentClient:
             Refused: the agent answered no, with reason and remedy.
             AgentUnreachable: nobody answered in time.
         """
+        until_s = time.monotonic() + _timeout_s
         request = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode() + b"\n"
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as conn:
@@ -87,9 +90,7 @@ class AgentClient:
                 conn.connect(str(self.path))
                 with contextlib.suppress(BrokenPipeError):  # it may have said why it does not serve us, and closed
                     conn.sendall(request)
-                conn.settimeout(_timeout_s)
-                with conn.makefile("rb") as answers:
-                    line = answers.readline()
+                line = _line(conn, until_s)
         except (FileNotFoundError, ConnectionRefusedError) as error:
             raise AgentUnreachable(self.path, "it is not running") from error
         except TimeoutError as error:
@@ -112,3 +113,22 @@ class AgentClient:
             code, remedy = _PROTOCOL.get(told.get("code"), ("AGENT_ERROR", "see the agent's log"))
             raise Refused(code, method, str(told.get("message")), remedy)
         return answer["result"]
+
+
+def _line(conn: socket.socket, until_s: float) -> bytes:
+    """What comes up to the end of the first line, or of the connection; an answer in drops has no more time than one in one piece.
+
+    Raises:
+        TimeoutError: it was not whole by then (monotonic seconds).
+    """
+    got = bytearray()
+    while b"\n" not in got:
+        left_s = until_s - time.monotonic()
+        if left_s <= 0.0:
+            raise TimeoutError
+        conn.settimeout(left_s)
+        piece = conn.recv(_PIECE_BYTES)
+        if not piece:
+            break
+        got += piece
+    return bytes(got)

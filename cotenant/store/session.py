@@ -120,6 +120,8 @@ def _upgrade(engine: Engine) -> None:
     config.set_main_option("script_location", str(MIGRATIONS))
     with _migration_lock(engine), engine.execution_options(write=True).connect() as connection, connection.begin():
         if engine.dialect.name == "postgresql":
+            # Also for the tables' own locks: another process may have stopped in the middle.
+            connection.execute(text(f"SET LOCAL lock_timeout = {round(1000 * UPGRADE_WITHIN_S)}"))
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
         config.attributes["connection"] = connection
         command.upgrade(config, "head")

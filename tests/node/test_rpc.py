@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import select
 import socket
 import stat
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -202,6 +204,27 @@ def test_a_verb_learns_that_its_caller_hung_up(path: Path) -> None:
     with pytest.raises(AgentUnreachable):
         AgentClient(path).call("slow", _timeout_s=0.3)
     assert GONE.wait(20)
+
+
+def test_an_answer_in_drops_has_no_more_time_than_one_in_one_piece(tmp_path: Path) -> None:
+    def dripping(listener: socket.socket) -> None:
+        conn, _ = listener.accept()
+        with conn, contextlib.suppress(OSError):
+            for _ in range(300):  # a minute of drops, each well before a receive of its own would be given up
+                conn.sendall(b" ")
+                time.sleep(0.2)
+
+    path = tmp_path / "agent.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        drip = threading.Thread(target=dripping, args=(listener,), daemon=True)
+        drip.start()
+        with pytest.raises(AgentUnreachable, match="no answer to hello within 1 s"):
+            AgentClient(path).call("hello", _timeout_s=1.0)
+        assert drip.is_alive(), "given up while it still dripped"
+        drip.join(30)
+    assert not drip.is_alive()
 
 
 def test_nobody_there_is_said_with_the_path(tmp_path: Path) -> None:

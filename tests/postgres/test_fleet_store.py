@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import create_engine, make_url, text
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from cotenant import store
+from cotenant.store.session import _ADVISORY_LOCK
 from nodes.client import AgentClient
 from nodes.mirror import Mirror
 from tests.flows.fake_agent import FakeAgent
 from tests.postgres.conftest import Cluster
 
 pytestmark = pytest.mark.timeout(600)
+LOCK = text("SELECT pg_advisory_lock(:key)").bindparams(key=_ADVISORY_LOCK)
 NODES = ("mac-01", "mac-02", "pc-03")
 
 
@@ -101,3 +104,17 @@ def test_many_processes_may_open_an_empty_store_at_once(postgres: Cluster) -> No
         thread.join()
     assert not failed
     assert postgres.query("many", "SELECT count(*) FROM alembic_version") == "1"
+
+
+def test_tables_that_another_process_has_been_bringing_up_to_date_are_not_waited_for_without_end(
+    postgres: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    postgres.query("postgres", "CREATE DATABASE locked")
+    monkeypatch.setattr("cotenant.store.session.UPGRADE_WITHIN_S", 0.2)
+    other = create_engine(make_url(postgres.url("locked")).set(drivername="postgresql+psycopg"))
+    with other.connect() as connection:
+        connection.execute(LOCK)
+        with pytest.raises(OperationalError, match="lock timeout"):
+            store.open(postgres.url("locked"))
+    other.dispose()
+    store.open(postgres.url("locked")).dispose()
