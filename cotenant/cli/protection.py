@@ -79,7 +79,8 @@ def sources_view(rows: list[dict[str, Any]]) -> Iterator[RenderableType]:
 
 
 def _source_why(row: dict[str, Any]) -> str:
-    return "; ".join(str(part) for part in (row.get("why"), row.get("timed") and "its lines come on a timer") if part)
+    timed = row.get("timed") and "its lines come on a timer"
+    return "; ".join(str(part) for part in (row.get("why"), timed, row.get("watch_why")) if part)
 
 
 def _reading(row: dict[str, Any]) -> str | None:

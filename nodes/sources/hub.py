@@ -292,10 +292,12 @@ class SourceHub:
         return rows
 
     def _of_file(self, feed: Feed, meaning: ProgressMeaning | PhaseMeaning) -> dict[str, Any]:
+        watch = self._watch.how(feed.follower.dirs)
         return {
             "pattern": feed.follower.pattern,
             "path": feed.follower.path or feed.follower.pattern,
-            "watch": self._watch.how(feed.follower.dirs),
+            "watch": watch,
+            "watch_why": self._watch.describe() if watch == "poll" else "",
             "damage": feed.follower.damage,
             "skipped": meaning.skipped.as_dict(),
         }

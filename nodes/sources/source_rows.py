@@ -59,6 +59,7 @@ def _row(rule: str, role: str, index: int, view: ProgressView | PhaseView) -> di
         "reader": view.reader,
         "uid": os.geteuid(),
         "watch": "",
+        "watch_why": "",
         "timed": None,
         "damage": {},
         "skipped": {},

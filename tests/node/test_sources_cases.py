@@ -297,6 +297,7 @@ def test_case_060_exhausted_watches_fall_back_and_name_the_limit(log: Path, code
     rig = Rig(log, watch=Watch(none_left if code == errno.EMFILE else Exhausted))
     assert sysctl in rig.hub.watching
     assert "No space left" not in rig.hub.watching
+    assert sysctl in rig.hub.describe()[0]["watch_why"], "the owner who asks for the sources is told"
     anchored(rig, log)
     append(log, STEP)
     rig.now_s += 0.25

@@ -112,6 +112,15 @@ def test_a_rate_that_is_not_known_reads_as_unknown() -> None:
     assert "0/s" in on_terminal(protection.sources_view([still]), 200)[1]
 
 
+def test_why_a_source_is_only_looked_at_every_250_ms_is_told() -> None:
+    polled = SOURCES[0] | {
+        "why": "",
+        "watch": "poll",
+        "watch_why": "a check every 250 ms: raise fs.inotify.max_user_watches",
+    }
+    assert "fs.inotify.max_user_watches" in "\n".join(on_terminal(protection.sources_view([polled]), 200))
+
+
 @pytest.mark.parametrize("what", SHOWN)
 def test_in_a_pipe_a_row_is_a_line(what: str) -> None:
     parts, copied = SHOWN[what]
