@@ -138,7 +138,7 @@ def test_a_unit_whose_share_cannot_be_read_is_held_until_it_reads(
     assert not node.codes("GPU_DUTY_UNVERIFIED")
     with monkeypatch.context() as blind:
         unreadable = Unreadable("permission denied")
-        blind.setattr(agent.meter, "read", lambda now_s, trees: dict.fromkeys(trees, unreadable))
+        blind.setattr(agent.meter, "read", lambda trees: dict.fromkeys(trees, unreadable))
         wait_for("it is held", lambda: state() == "held", 120)
         assert shown() == "held"
         (told,) = node.codes("GPU_DUTY_UNVERIFIED")
