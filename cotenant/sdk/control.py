@@ -19,6 +19,7 @@ import queue
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
@@ -87,7 +88,10 @@ class Control:
                 self._news.notify_all()
                 listeners = list(self._listeners)
             for listener in listeners:
-                listener()
+                try:
+                    listener()
+                except Exception:  # the next nudge is to be read all the same
+                    traceback.print_exc()
 
     def _refresh(self) -> None:
         """Read the document if there was a nudge since it was last read."""

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -119,3 +120,32 @@ def test_a_duty_that_is_set_applies_to_a_coroutine_that_idles() -> None:
         duty.close()
 
     asyncio.run(main())
+
+
+def test_a_loop_that_was_closed_under_a_unit_takes_no_nudge_from_others(document: Document) -> None:
+    ctl = Control(document.workdir)
+    duty = Duty(ctl)
+    loop = asyncio.new_event_loop()
+
+    async def work() -> None:
+        async with duty.unit():
+            pass
+
+    waiting = loop.create_task(work())
+    loop.run_until_complete(asyncio.sleep(0.2))
+    loop.close()
+    document.tell(pause=True)
+    ended = threading.Event()
+
+    def held() -> None:
+        ctl.safe_point()
+        ended.set()
+
+    threading.Thread(target=held, daemon=True).start()
+    end = time.monotonic() + LIMIT_S
+    while document.phase() != "paused":
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    document.tell()
+    assert ended.wait(LIMIT_S), "nobody reads the nudges any more"
+    assert not waiting.done()
