@@ -86,6 +86,7 @@ class Duty:
         self._rate: float | None = self._asked()
         self._debt_s = 0.0
         self._open = 0
+        self._inside: dict[object, int] = {}
         self._busy_s = 0.0
         self._idle_s = 0.0
         self._idlers = 0
@@ -101,6 +102,8 @@ class Duty:
         self._closed = threading.Event()
         self._mark = time.monotonic()
         self._cpu_mark = self._cpu_s(self._mark) if device == "cpu" else 0.0
+        # a change in the middle of a unit parts the unit: what comes after it is owed at the new duty
+        self._deaf = ctl.listen(self._apply_change) if ctl is not None and hasattr(ctl, "listen") else lambda: None
         self._reporter: threading.Thread | None = None
         if events is not None:
             self._reporter = threading.Thread(target=self._report, args=(os.fspath(events),), name="duty", daemon=True)
@@ -135,6 +138,10 @@ class Duty:
         self._rate = self._asked()
         return now
 
+    def _apply_change(self) -> None:
+        with self._lock:
+            self._settle()
+
     def _wait_s(self, slack_s: float) -> float | None:
         """How long until a unit may start: 0 now, None until the duty changes. A debt of ``slack_s`` may stay."""
         rate = self._rate
@@ -165,16 +172,16 @@ class Duty:
         """
         return _Unit(self)
 
-    def _enter(self) -> float:
+    def _enter(self, who: object) -> float:
         slack_s = 0.0
         while True:
             seen = self._look()
             with self._lock:
                 changes = self._changes
                 now = self._settle()
-                wait_s = self._wait_s(slack_s)
+                wait_s = 0.0 if who in self._inside else self._wait_s(slack_s)
                 if wait_s == 0.0:
-                    self._begins()
+                    self._begins(who)
                     return now
                 self._idle_begins(now)
             before = time.thread_time() if self.device == "cpu" else 0.0
@@ -218,7 +225,7 @@ class Duty:
             self._wake_s += (cost_s - self._wake_s) / (4.0 if self._wake_s > 0.0 else 1.0)
             self._burst_s = min(BURST_S, WAKE_WHOLE * self._wake_s / self._cores / WAKE_SHARE)
 
-    async def _enter_async(self) -> float:
+    async def _enter_async(self, who: object) -> float:
         import asyncio
 
         loop = asyncio.get_running_loop()
@@ -237,9 +244,9 @@ class Duty:
                 with self._lock:
                     now = self._settle()
                     if not paused:
-                        wait_s = self._wait_s(slack_s)
+                        wait_s = 0.0 if who in self._inside else self._wait_s(slack_s)
                         if wait_s == 0.0:
-                            self._begins()
+                            self._begins(who)
                             return now
                         self._idle_begins(now)
                 before = time.thread_time() if self.device == "cpu" else 0.0
@@ -287,12 +294,18 @@ class Duty:
         threading.Thread(target=relay, daemon=True).start()
         return end
 
-    def _begins(self) -> None:
+    def _begins(self, who: object) -> None:
         self._open += 1
-        self._before_unit_s = self._busy_s
+        depth = self._inside.get(who, 0)
+        self._inside[who] = depth + 1
+        if depth == 0:
+            self._before_unit_s = self._busy_s
 
-    def _exit(self, started: float) -> None:
+    def _exit(self, who: object, started: float) -> None:
         with self._lock:
+            depth = self._inside.pop(who) - 1
+            if depth:
+                self._inside[who] = depth
             if self.device == "cpu" and time.monotonic() - started < BURST_S:
                 # All CPU time is owed, within a unit or not, and the next entry counts it: to count it here too
                 # would double what a short unit pays for its account.
@@ -351,6 +364,7 @@ class Duty:
     def close(self) -> None:
         """End the reports, with a last one for the time since the one before."""
         self._closed.set()
+        self._deaf()
         if self._reporter is not None:
             self._reporter.join()
             self._reporter = None
@@ -386,29 +400,43 @@ class Duty:
 
 
 class _Unit:
-    """One block; a block within a block of the same object's thread is another unit object and waits its turn."""
+    """One block. One within a block of the same thread or task begins at once: the device is in use, waiting would only add debt."""
 
-    __slots__ = ("_duty", "_started")
+    __slots__ = ("_duty", "_started", "_who")
 
     def __init__(self, duty: Duty) -> None:
         self._duty = duty
         self._started = 0.0
+        self._who: object = None
 
     def __enter__(self) -> None:
-        self._started = self._duty._enter()
+        self._who = _who()
+        self._started = self._duty._enter(self._who)
 
     def __exit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        self._duty._exit(self._started)
+        self._duty._exit(self._who, self._started)
 
     async def __aenter__(self) -> None:
-        self._started = await self._duty._enter_async()
+        self._who = _who()
+        self._started = await self._duty._enter_async(self._who)
 
     async def __aexit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        self._duty._exit(self._started)
+        self._duty._exit(self._who, self._started)
+
+
+def _who() -> object:
+    """The task where one runs in this thread, else the thread."""
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is not None:
+        with contextlib.suppress(RuntimeError):
+            task = asyncio.current_task()
+            if task is not None:
+                return task
+    return threading.get_ident()
 
 
 def _declared_cores(ctl: Control | None) -> float:

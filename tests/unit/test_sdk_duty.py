@@ -434,3 +434,53 @@ def test_bursts_stay_short(monkeypatch: pytest.MonkeyPatch) -> None:
             clock.work(0.001)
             before = clock.now
     assert 2 < longest <= 23, "twenty, and what lateness earned"
+
+
+class Listened:
+    """A control whose duty the test changes, as a nudge does."""
+
+    def __init__(self, duty: float | None) -> None:
+        self.gpu_duty, self.callbacks = duty, []  # type: ignore[var-annotated]
+
+    def safe_point(self) -> None: ...
+
+    def listen(self, callback: object) -> object:
+        self.callbacks.append(callback)
+        return lambda: self.callbacks.remove(callback)
+
+    def change(self, duty: float) -> None:
+        self.gpu_duty = duty
+        for callback in self.callbacks:
+            callback()
+
+
+@pytest.mark.parametrize("before", [None, 0.9])
+def test_a_change_within_a_unit_counts_from_there_on(before: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    governed(clock, "gpu", None, monkeypatch)
+    ctl = Listened(before)
+    duty = Duty(ctl)  # type: ignore[arg-type]
+    with duty.unit():
+        clock.work(0.1)
+        ctl.change(0.1)
+        changed = clock.now
+        clock.work(0.9)
+    with duty.unit():
+        assert clock.now - changed >= 0.9 / 0.1 - 1e-6, "0.9 s at a duty of 0.1 are paid by 9 s"
+    duty.close()
+    assert ctl.callbacks == []
+
+
+def test_a_unit_within_a_unit_does_not_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    duty = governed(clock, "gpu", 0.5, monkeypatch)
+    began = clock.now
+    with duty.unit():
+        clock.work(0.5)
+        with monkeypatch.context() as patch:
+            patch.setattr(duty, "_sleep", lambda *_: pytest.fail("it waits for a debt that only grows"))
+            with duty.unit():
+                clock.work(0.5)
+    assert duty.busy_s == pytest.approx(1.0), "counted once"
+    with duty.unit():
+        assert clock.now - began == pytest.approx(2.0)
