@@ -34,6 +34,7 @@ __all__ = ["Supervisor"]
 TRANSIENT = 75
 LOOK_S = 0.05
 KILL_LIMIT_S = 10.0
+STILL_LIMIT_S = 1.0
 
 
 class Supervisor:
@@ -112,12 +113,20 @@ class Supervisor:
 
     def start(self) -> None:
         """Apply the document in force, start the processes (unless paused), and follow the document from now on."""
+        if self._thread is not None:
+            raise RuntimeError("this Supervisor was started before; make a new one")
         self._read()
         self._thread = threading.Thread(target=self._follow, name="supervisor", daemon=True)
         self._tell_limits()
-        if not self._over and not self._pause_asked:
-            self._spawn()
-        self._thread.start()
+        try:
+            if not self._over and not self._pause_asked:
+                self._spawn()
+            self._thread.start()
+        except BaseException:
+            self._kill()  # nobody follows them
+            raise
+        # an interrupt, or a program that leaves without close(), would leave them behind
+        atexit.register(self.close)
 
     @property
     def alive(self) -> bool:
@@ -142,8 +151,11 @@ class Supervisor:
         """End the processes, in order, and give the code to exit with."""
         self._closing = True
         self._wake.put(True)
-        if self._thread is not None:
+        atexit.unregister(self.close)
+        if self._thread is not None and self._thread.ident is not None:
             self._thread.join(self.stop_grace_s + 2.0 * KILL_LIMIT_S)
+            if self._thread.is_alive():
+                self._kill()  # a callback that does not come back
         return self.exit_code()
 
     def exit_code(self) -> int:
@@ -245,6 +257,7 @@ class Supervisor:
                 self._tell_limits()
                 self._apply_pause()
                 self._confirm_pause()
+                self._tree()  # met now, who loses the parent later is still known
                 if self.processes and not self._pause_asked and self._any_ended():
                     break
             self._end()
@@ -327,6 +340,9 @@ class Supervisor:
             self._tell_failure("stopped", self._stop_reason, "transient")
         elif self._failure is not None:
             self._tell_failure("failed", self._failure, "job")
+        # Who lost the parent before it was met is known by the group, and gets the grace as well.
+        self._met.update(_members({process.pid for process in self.processes if process.returncode is None}))
+        self._still()
         self._signal(signal.SIGTERM)
         self._signal(signal.SIGCONT)  # a stopped process could not run its handler
         deadline = time.monotonic() + self.stop_grace_s
@@ -334,7 +350,20 @@ class Supervisor:
             time.sleep(LOOK_S)
         self._kill()
 
+    def _still(self) -> None:
+        """Stop them all, and look until nobody came anew: a child made between the look and the end of its parent is met by nobody."""
+        deadline = time.monotonic() + STILL_LIMIT_S
+        stopped: set[int] | None = None
+        while time.monotonic() < deadline:
+            self._signal(signal.SIGSTOP)
+            tree = set(self._tree())
+            if tree == stopped:
+                return
+            stopped = tree if all(_state(pid) in "TtZX" for pid in tree) else None
+            time.sleep(LOOK_S / 10.0)
+
     def _kill(self) -> None:
+        self._still()
         deadline = time.monotonic() + KILL_LIMIT_S
         self._signal(signal.SIGKILL)
         while self._tree() and time.monotonic() < deadline:
@@ -394,6 +423,17 @@ def _children(pid: int) -> list[int]:
         for thread in os.listdir(f"/proc/{pid}/task"):
             with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
                 found += [int(child) for child in file.read().split()]
+    return found
+
+
+def _members(groups: set[int]) -> dict[int, str]:
+    """Pid and start of who is in one of these process groups and has not ended, where /proc says."""
+    found: dict[int, str] = {}
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc") if groups else []:
+            with contextlib.suppress(OSError):
+                if name.isdigit() and os.getpgid(int(name)) in groups and (born := _born(int(name))) is not None:
+                    found[int(name)] = born
     return found
 
 
