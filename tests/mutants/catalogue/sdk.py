@@ -118,8 +118,8 @@ SDK = [
     Mutant(
         "a workload that is to begin paused is started",
         RUNS,
-        "if not self._over and not self._pause_asked:\n            self._spawn()",
-        "if not self._over:\n            self._spawn()",
+        "if not self._over and not self._pause_asked:\n                self._spawn()",
+        "if not self._over:\n                self._spawn()",
         (f"{SUPERVISOR}::test_paused_at_the_start_nothing_is_started",),
     ),
     Mutant(
@@ -146,8 +146,8 @@ SDK = [
     Mutant(
         "a coroutine runs on under a pause",
         DUTY,
-        "                    if not paused:\n                        wait_s = self._wait_s(slack_s)",
-        "                    if True:\n                        wait_s = self._wait_s(slack_s)",
+        "                    if not paused:\n                        wait_s = 0.0 if who",
+        "                    if True:\n                        wait_s = 0.0 if who",
         (f"{LOOP}::test_a_document_applies_to_coroutines_that_idle",),
     ),
     Mutant(
