@@ -429,14 +429,14 @@ class _Unit:
 
 
 def _who() -> object:
-    """The task where one runs in this thread, else the thread."""
+    """The task where one runs in this thread, else the thread; a child forked within a unit has both and is not within it."""
     asyncio = sys.modules.get("asyncio")
     if asyncio is not None:
         with contextlib.suppress(RuntimeError):
             task = asyncio.current_task()
             if task is not None:
-                return task
-    return threading.get_ident()
+                return os.getpid(), task
+    return os.getpid(), threading.get_ident()
 
 
 def _declared_cores(ctl: Control | None) -> float:

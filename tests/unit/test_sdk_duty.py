@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
 import threading
 import time as real_time
 from dataclasses import dataclass
@@ -484,3 +485,23 @@ def test_a_unit_within_a_unit_does_not_wait_for_it(monkeypatch: pytest.MonkeyPat
     assert duty.busy_s == pytest.approx(1.0), "counted once"
     with duty.unit():
         assert clock.now - began == pytest.approx(2.0)
+
+
+def test_a_child_forked_within_a_unit_is_not_within_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    duty = governed(clock, "cpu", 0.5, monkeypatch)
+    slept: list[float] = []
+
+    def asleep(_seen: int, _changes: int, wait_s: float) -> bool:
+        slept.append(wait_s)
+        clock.sleep(wait_s)
+        return True
+
+    with duty.unit():
+        clock.work(1.0)
+        parent = os.getpid()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "getpid", lambda: parent + 1)
+            patch.setattr(duty, "_sleep", asleep)
+            with duty.unit():
+                assert slept == [pytest.approx(1.0)]
