@@ -254,8 +254,7 @@ class Supervisor:
                 self._read()
                 if self._over:
                     break  # a stop lifts no limit
-                self._tell_limits()
-                self._apply_pause()
+                self._obey()
                 self._confirm_pause()
                 self._tree()  # met now, who loses the parent later is still known
                 if self.processes and not self._pause_asked and self._any_ended():
@@ -267,6 +266,20 @@ class Supervisor:
             self._kill()
         finally:
             self._ended.set()
+
+    def _obey(self) -> None:
+        """Pause or resume, and tell of new limits: of those that came with a pause by signal, or during it, when it is over.
+
+        A callback may ask the workload's own server, which gives no answer while it is stopped.
+        """
+        by_signal = self._on_pause is None and bool(self.processes)
+        if by_signal and (self._held or self._pause_asked):
+            self._apply_pause()
+            if not self._held:
+                self._tell_limits()
+        else:
+            self._tell_limits()
+            self._apply_pause()
 
     def _any_ended(self) -> bool:
         """Whether one failed, or all are done."""

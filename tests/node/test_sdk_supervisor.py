@@ -147,6 +147,33 @@ def test_duty_pause_resume_and_stop_of_a_whole_tree(workload: Callable[..., Work
     assert still(), "nothing of it is left"
 
 
+@pytest.mark.usefixtures("handlers")
+def test_a_callback_finds_the_processes_running_also_on_a_duty_that_came_during_a_pause(tmp_path: Path) -> None:
+    write(tmp_path, seq=0, gpu_duty=0.9)
+    told: list[tuple[float | None, str]] = []
+
+    def state() -> str:
+        return (Path("/proc") / str(supervisor.processes[0].pid) / "stat").read_text().rpartition(")")[2].split()[0]
+
+    def duty(value: float | None) -> None:
+        told.append((value, state() if supervisor.processes else "not yet there"))
+
+    supervisor = Supervisor(["sleep", "300"], gpu_duty=duty, workdir=tmp_path, cwd=tmp_path)
+    with supervisor:
+        tell(tmp_path, seq=1, pause=True, gpu_duty=0.5)
+        until(lambda: state() == "T")
+        tell(tmp_path, seq=2, pause=True, gpu_duty=0.4)
+        until(lambda: supervisor._seq == 2)
+        tell(tmp_path, seq=3, gpu_duty=0.3)
+        until(lambda: len(told) > 1)
+        tell(tmp_path, seq=4, gpu_duty=0.2)
+        until(lambda: len(told) > 2)
+    assert told[0] == (0.9, "not yet there")
+    assert [value for value, _ in told[1:]] == [0.3, 0.2], "while it is paused there is nothing to limit"
+    assert all(seen != "T" for _, seen in told)
+    assert processes_in(tmp_path) == []
+
+
 def test_paused_at_the_start_nothing_is_started(workload: Callable[..., Workload]) -> None:
     server = workload(pause=True, gpu_duty=0.3)
     until(server.duties)
