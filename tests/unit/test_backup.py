@@ -180,3 +180,29 @@ def test_a_restore_of_what_is_no_file_says_so_first(home: Path, tmp_path: Path) 
         restore(tmp_path / "none.tar.gz", home)
     with pytest.raises(Refused, match="is a folder"):
         restore(tmp_path, home)
+
+
+@pytest.mark.parametrize("kind", ["above", "absolute", "link"])
+def test_a_file_that_would_write_outside_the_home_writes_nothing(home: Path, tmp_path: Path, kind: str) -> None:
+    file = tmp_path / "b.tar.gz"
+    entry = tarfile.TarInfo({"above": "../out", "absolute": f"{tmp_path}/out", "link": "reports"}[kind])
+    if kind == "link":
+        entry.type, entry.linkname = tarfile.SYMTYPE, str(tmp_path)
+    with tarfile.open(file, "w:gz") as tar:
+        tar.addfile(entry, io.BytesIO())
+    with pytest.raises(Refused, match="no plain file inside a home"):
+        restore(file, tmp_path / "back")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.tar.gz", "home"]
+
+
+def test_a_restore_needs_no_filter_of_tarfile(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first releases of Python 3.11 have none."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise TypeError("unexpected keyword argument 'filter'")
+
+    monkeypatch.setattr(tarfile.TarFile, "extractall", refused)
+    journal(home).close()
+    backup(home, tmp_path / "b.tar.gz")
+    restore(tmp_path / "b.tar.gz", tmp_path / "back")
+    assert (tmp_path / "back" / "nodes" / "local" / "key").read_bytes() == b"k" * 32
