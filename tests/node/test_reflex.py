@@ -19,6 +19,7 @@ from nodes.identity import identify
 from nodes.jobs.proctree import ProcSystem
 from nodes.sources.follower import Follower
 from policies.section.sources import JsonlEventPhase
+from tests.descriptors import open_descriptors
 from tests.node.jobs_rig import Rig, state_of, wait_for
 from tests.node.test_event_path import Node
 
@@ -312,15 +313,12 @@ def test_only_processes_that_the_guard_gives_out_are_signalled(tmp_path: Path, b
 
 
 def test_descriptors_are_kept_while_they_are_aimed_with_and_closed_after(bench: Bench) -> None:
-    def open_fds() -> int:
-        return len(os.listdir("/proc/self/fd"))
-
-    before = open_fds()
+    before = open_descriptors()
     bench.arm()
     (first,) = bench.given
-    during = open_fds()
+    during = open_descriptors()
     for _ in range(5):
         bench.arm()
-    assert (bench.given, open_fds()) == ([first], during)
+    assert (bench.given, open_descriptors()) == ([first], during)
     bench.reflex.arm([])
-    assert open_fds() == before
+    assert open_descriptors() == before

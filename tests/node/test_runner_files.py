@@ -14,6 +14,7 @@ import pytest
 from nodes.jobs.clearing import remove_tree
 from nodes.jobs.runnerfiles import phase_of, read_document, write_document
 from nodes.jobs.workdir import AttemptDir, newest_lines
+from tests.descriptors import open_descriptors
 from tests.node.jobs_rig import Rig, state_of, wait_for
 
 ODD = ("fifo", "dir", "loop", "link:/etc/hostname")
@@ -42,11 +43,11 @@ def ticks_of(rig: Rig, times: int = 5, patience_s: float = 30.0) -> None:
 def test_no_document_is_read_from_what_is_no_file(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "result.json"
     make(path, kind)
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     for _ in range(3):
         assert read_document(path) is None
         assert newest_lines(path) == []
-    assert len(os.listdir("/proc/self/fd")) == before, "no descriptor is left open"
+    assert open_descriptors() == before, "no descriptor is left open"
 
 
 def make(path: Path, kind: str) -> None:
@@ -113,9 +114,9 @@ def test_a_phase_that_is_no_file_keeps_nobody_waiting(tmp_path: Path) -> None:
     attempt = rig.start({"do": "work", "odd": {"phase": "fifo"}})
     path = attempt.folder.work / "phase"
     wait_for(path.is_fifo)
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     ticks_of(rig)
-    assert len(os.listdir("/proc/self/fd")) <= before + 1
+    assert open_descriptors() <= before + 1
     assert attempt.state in ("starting", "running")
     rig.jobs.hold(attempt.attempt_id, "phase")
     rig.until(lambda: attempt.hold_confirmed)
