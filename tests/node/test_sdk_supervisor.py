@@ -373,7 +373,12 @@ def test_a_program_that_leaves_ends_its_workload(tmp_path: Path, leaving: str) -
     code += f"s = Supervisor(['sh', '-c', 'touch up; exec sleep 300'], workdir={str(tmp_path)!r}, cwd='x')\n"
     code += "s.run()" if leaving == "interrupted" else "s.start(); sys.stdin.read()"
     program = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=tmp_path, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        # a shell's background jobs are started with it ignored
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     until((tmp_path / "x" / "up").exists)
     if leaving == "interrupted":
