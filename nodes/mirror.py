@@ -8,13 +8,14 @@ server or agent were away.
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,6 +42,7 @@ BATCH = 500
 SETTLES_S = 60.0
 LOOK_UP_EVERY_S = 10.0
 LOOK_UP_IDS = 50
+LOOK_UPS_AT_ONCE = 20
 UNSETTLED_AT_MOST = 1000
 SENT_AGAIN_AT_MOST = 5
 QUICK_TIMEOUT_S = 5.0
@@ -116,22 +118,41 @@ def kept_events(ids: Sequence[UUID]) -> set[UUID]:
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """Events that the server took: when, the mark before them, and the ids to look them up by (of many, some from all over)."""
+    """Events that the server took: when, the mark before them, and the entries not seen there yet, as runs ``(first, last)``.
+
+    All of them are looked up: a server whose database is away for a moment may drop one batch of its own out of what it took.
+    """
 
     at_s: float
     before: int
-    ids: tuple[UUID, ...]
+    runs: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, at_s: float, before: int, seqs: Iterable[int]) -> _Sent:
+        return cls(at_s, before, _joined((seq, seq) for seq in seqs))
 
     def and_then(self, later: _Sent) -> _Sent:
-        """Both as one, which has come when the later has: what is not there of either is sent again from the earlier on."""
-        return _Sent(later.at_s, self.before, _some((*self.ids, *later.ids)))
+        """Both as one, which has come when both have: what is not there of either is sent again from the earlier on."""
+        return _Sent(later.at_s, self.before, _joined((*self.runs, *later.runs)))
+
+    def next(self, count: int) -> list[int]:
+        """The first so many."""
+        return list(itertools.islice((seq for first, last in self.runs for seq in range(first, last + 1)), count))
+
+    def beyond(self, seq: int) -> _Sent:
+        """What is left when all up to this one has been seen."""
+        left = ((max(first, seq + 1), last) for first, last in self.runs if last > seq)
+        return _Sent(self.at_s, self.before, tuple(left))
 
 
-def _some(ids: Sequence[UUID]) -> tuple[UUID, ...]:
-    """At most ``LOOK_UP_IDS`` of them, from all over, the last one among them."""
-    if len(ids) <= LOOK_UP_IDS:
-        return tuple(ids)
-    return (*ids[:: -(-len(ids) // (LOOK_UP_IDS - 1))], ids[-1])
+def _joined(runs: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    found: list[tuple[int, int]] = []
+    for first, last in runs:
+        if found and found[-1][1] + 1 == first:
+            found[-1] = (found[-1][0], last)
+        else:
+            found.append((first, last))
+    return tuple(found)
 
 
 class Mirror:
@@ -288,8 +309,7 @@ class Mirror:
             return False
         self.send(self.node, entries)
         if self.look_up is not None:
-            ids = [event_id(self.node, int(entry["seq"])) for entry in entries]
-            self._unsettled.append(_Sent(monotonic_s(), self._sent, _some(ids)))
+            self._unsettled.append(_Sent.of(monotonic_s(), self._sent, (int(entry["seq"]) for entry in entries)))
             if len(self._unsettled) > UNSETTLED_AT_MOST:  # none is forgotten: the oldest are looked up as one
                 oldest, next_one = self._unsettled.popleft(), self._unsettled.popleft()
                 self._unsettled.appendleft(oldest.and_then(next_one))
@@ -303,19 +323,34 @@ class Mirror:
         if self.look_up is None or not self._unsettled or now_s - self._asked_s < LOOK_UP_EVERY_S:
             return
         self._asked_s = now_s
-        asked: list[_Sent] = []
-        for each in self._unsettled:
-            if asked and sum(len(one.ids) for one in asked) + len(each.ids) > LOOK_UP_IDS:
+        for _ in range(LOOK_UPS_AT_ONCE):
+            if not self._unsettled or not self._look_up_next(now_s):
                 break
-            asked.append(each)
-        kept = self.look_up([one for each in asked for one in each.ids])
-        for each in asked:
-            if not kept.issuperset(each.ids):
+        self._write_mark()
+
+    def _look_up_next(self, now_s: float) -> bool:
+        """Ask for the next entries, from the oldest sending on. False where one is not there (yet)."""
+        assert self.look_up is not None
+        asked: list[list[int]] = []
+        room = LOOK_UP_IDS
+        for each in self._unsettled:
+            if room == 0:
+                break
+            asked.append(each.next(room))
+            room -= len(asked[-1])
+        kept = self.look_up([event_id(self.node, seq) for seqs in asked for seq in seqs])
+        for seqs in asked:
+            each = self._unsettled[0]
+            if not all(event_id(self.node, seq) in kept for seq in seqs):
                 if now_s - each.at_s > SETTLES_S:
                     self._did_not_come(each)
-                break
-            self._unsettled.popleft()
-        self._write_mark()
+                return False
+            left = each.beyond(seqs[-1])
+            if left.runs:
+                self._unsettled[0] = left
+            else:
+                self._unsettled.popleft()
+        return True
 
     def _did_not_come(self, sent: _Sent) -> None:
         mark, times = self._again
