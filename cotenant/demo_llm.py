@@ -281,11 +281,18 @@ def summary(samples: list[Sample]) -> list[str]:
     return said
 
 
+def _works(sample: Sample) -> bool | None:
+    """None: it may work, and no reading says how much."""
+    if sample.share is None:
+        return None if sample.duty else False
+    return sample.share > IDLE_SHARE
+
+
 def _rate_where(samples: list[Sample], *, working: bool) -> float | None:
     """Steps a second between samples at which the model worked, or did not, while the trainer ran; None without ten seconds of it."""
     steps = seconds = 0.0
     for one, after in itertools.pairwise(samples):
-        if after.alone or any(((sample.share or 0.0) > IDLE_SHARE) is not working for sample in (one, after)):
+        if after.alone or any(_works(sample) is not working for sample in (one, after)):
             continue
         steps += after.steps - one.steps
         seconds += after.at_s - one.at_s

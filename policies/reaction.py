@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from policies.codes import Entry
-from policies.rules import RuleState, step_rule
+from policies.rules import PidStart, RuleState, step_rule
 from policies.section.models import Cooldown, Metric
 
 __all__ = ["HarmSignals", "Level", "Limit", "Reaction", "ReactionState", "pressure", "step_reaction"]
@@ -64,7 +64,7 @@ class HarmSignals:
     window_s: float
     fleet_ran: bool = False
     wanted: bool = True
-    program: frozenset[tuple[int, int]] = frozenset()
+    program: frozenset[PidStart] = frozenset()
     why: str = ""
     may_measure: bool = True
 
@@ -81,7 +81,7 @@ class ReactionState:
     baseline_at_s: float = float("-inf")
     quiet_since_s: float | None = None
     measuring_since_s: float | None = None
-    program: frozenset[tuple[int, int]] = frozenset()
+    program: frozenset[PidStart] = frozenset()
     known: bool = False
     """The program's figure was known at least once; before, other work waits, which is no pause to cool down from."""
     level: Level = "free"

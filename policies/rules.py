@@ -18,6 +18,7 @@ from policies.section.models import Cooldown, Match, Rule, Tree
 
 __all__ = [
     "Group",
+    "PidStart",
     "ProcInfo",
     "RuleEvent",
     "RuleState",
@@ -37,6 +38,10 @@ Verdict = Literal["yes", "no", "unreadable"]
 COMM_BYTES = 15
 
 
+# A pid and its start, in clock ticks after boot; None: the start could not be read.
+PidStart = tuple[int, int | None]
+
+
 @dataclass(frozen=True, slots=True)
 class ProcInfo:
     """One process of a snapshot. Every fact may be None: it could not be read, which says nothing about it.
@@ -53,6 +58,11 @@ class ProcInfo:
     argv: tuple[str, ...] | None = None
     uid: int | None = None
     kernel_thread: bool = False
+
+    @property
+    def pid_start(self) -> PidStart:
+        """Which process it is, within one boot."""
+        return self.pid, self.start_ticks
 
     def same_program(self, other: ProcInfo) -> bool:
         """Whether both are known to run one executable with the same arguments (a fork without exec)."""

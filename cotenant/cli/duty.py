@@ -21,6 +21,7 @@ __all__ = ["register"]
 
 # The agent's own period: nothing changes more often.
 WATCH_EVERY_S = 2.0
+NO_BUDGET = 'no node has a gpu_duty budget now: one needs gpu_jobs = "certified" and a rule that holds device work back'
 
 
 def register(protection: typer.Typer) -> None:
@@ -51,7 +52,8 @@ def register(protection: typer.Typer) -> None:
                 {"nodes": views},
                 exit_code=Exit.UNREACHABLE if errors else Exit.DONE,
                 errors=errors,
-                view=lambda data: _text({**data, "silent": bool(errors)}),
+                messages=_why_none(views, errors),
+                view=_text,
             )
         try:
             _watch(node, as_json)
@@ -116,11 +118,14 @@ def _views(node: str | None) -> tuple[list[dict[str, Any]], list[OperationError]
     return views, errors
 
 
+def _why_none(views: list[dict[str, Any]], errors: list[OperationError]) -> list[str]:
+    """A node that does not answer is none that has no budget: then that is said alone."""
+    return [] if views or errors else [NO_BUDGET]
+
+
 def _text(data: dict[str, Any]) -> Iterator[RenderableType]:
     from policies.duty_text import duty_text
 
-    if not data["nodes"] and not data.get("silent"):
-        yield 'no node has a gpu_duty budget now: one needs gpu_jobs = "certified" and a rule that holds device work back'
     for view in data["nodes"]:
         yield duty_text(view).rstrip("\n")
 
@@ -132,7 +137,11 @@ def _watch(node: str | None, as_json: bool) -> None:
         while True:
             views, errors = found
             if as_json:
-                told = {"nodes": views, "errors": [error.as_dict() for error in errors]}
+                told = {
+                    "nodes": views,
+                    "errors": [error.as_dict() for error in errors],
+                    "messages": _why_none(views, errors),
+                }
                 print(json.dumps(told, ensure_ascii=False), flush=True)
             else:
                 print("\n".join(_lines(views, errors)), flush=True)
@@ -158,8 +167,8 @@ def _views_again(node: str | None) -> tuple[list[dict[str, Any]], list[Operation
 
 
 def _lines(views: list[dict[str, Any]], errors: list[OperationError]) -> list[str]:
-    """What one look shows. A node that does not answer is said: it is none that has no budget."""
+    """What one look shows."""
     from cotenant.cli.render import error_text
 
-    shown = [str(part) for part in _text({"nodes": views, "silent": bool(errors)})]
+    shown = _why_none(views, errors) + [str(part) for part in _text({"nodes": views})]
     return shown + [error_text(error) for error in errors]

@@ -156,7 +156,14 @@ class Supervisor:
             self._thread.join(self.stop_grace_s + 2.0 * KILL_LIMIT_S)
             if self._thread.is_alive():
                 self._kill()  # a callback that does not come back
+        self._give_back_term()
         return self.exit_code()
+
+    def _give_back_term(self) -> None:
+        """A program that goes on without a workload can be ended by SIGTERM again; one that was asked to stop is leaving."""
+        mine = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == self._on_term
+        if mine and not self.stopped:
+            signal.signal(signal.SIGTERM, self._earlier[signal.SIGTERM] or signal.SIG_DFL)
 
     def exit_code(self) -> int:
         if self._failure is not None:

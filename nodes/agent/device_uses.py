@@ -10,7 +10,7 @@ from nodes.meters.device import DeviceMeters
 from nodes.meters.reading import Unreadable
 from nodes.processes import ProcessTable
 from policies.devices import DeviceUse, UseState, device_use, step_use, used_since
-from policies.rules import Group
+from policies.rules import Group, PidStart
 from policies.work import CPU
 
 __all__ = ["DeviceUses"]
@@ -94,5 +94,5 @@ class DeviceUses:
         return frozenset({CPU}) if use is not None and use.since(since_s) else frozenset()
 
 
-def _identities(found: Group) -> tuple[tuple[int, int], ...]:
-    return tuple((p.pid, p.start_ticks or 0) for p in found.holding)
+def _identities(found: Group) -> tuple[PidStart, ...]:
+    return tuple(p.pid_start for p in found.holding)

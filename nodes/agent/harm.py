@@ -11,7 +11,7 @@ from nodes.meters.reading import Unreadable
 from nodes.meters.stall import StallMeter
 from nodes.sources.hub import SourceHub
 from policies.reaction import HarmSignals, Limit, Reaction, ReactionState, step_reaction
-from policies.rules import Group
+from policies.rules import Group, PidStart
 from policies.section import Rule
 from policies.section.effective import protect_key
 from policies.section.models import Protect, Timing
@@ -42,7 +42,7 @@ class _Watched:
     reaction: Reaction | None = None
     stall: StallMeter | None = None
     window: ShareWindow | None = None
-    seen: tuple[bool, frozenset[tuple[int, int]]] | None = None
+    seen: tuple[bool, frozenset[PidStart]] | None = None
     at_s: float = float("-inf")
 
 
@@ -63,7 +63,7 @@ class HarmWatch:
         self, rule: Rule, found: Group, active: bool, on: set[int], fleet: FleetNow, times: Timing, now_s: float
     ) -> None:
         """One sample of each ``protect`` of the rule. ``on``: indices of its phases that are on."""
-        program = frozenset((p.pid, p.start_ticks or 0) for p in found.roots)
+        program = frozenset(p.pid_start for p in found.roots)
         for key, protect, phase in protects(rule):
             watched = self._watched.setdefault(key, _Watched())
             in_force = active and (phase is None or phase in on)
@@ -149,7 +149,7 @@ class HarmWatch:
         assert watched.window is not None
         if not watched.stall.due(now_s):
             return ""
-        reading = watched.stall.read(((p.pid, p.start_ticks or 0) for p in found.holding), now_s)
+        reading = watched.stall.read((p.pid_start for p in found.holding), now_s)
         if isinstance(reading, Unreadable):
             watched.window.add(now_s, None, None)
             return reading.why

@@ -21,7 +21,18 @@ from nodes.processes import ProcessTable
 from nodes.sources.hub import SourceHub
 from policies.caps import Caps, Reserve, caps_of, reserve_of
 from policies.condition import ProgramUse, condition_holds, enter_after_s, needs
-from policies.rules import Group, ProcInfo, RuleEvent, RuleState, Verdicts, expand_home, groups, start_rule, step_rule
+from policies.rules import (
+    Group,
+    PidStart,
+    ProcInfo,
+    RuleEvent,
+    RuleState,
+    Verdicts,
+    expand_home,
+    groups,
+    start_rule,
+    step_rule,
+)
 from policies.section import Rule, Section, timing
 from policies.section.models import Timing
 from policies.views import NodeView, RuleView, RunView
@@ -277,8 +288,8 @@ class Observer:
 
     # -- for a run --------------------------------------------------------------------------------------------------
 
-    def program(self, rule: str) -> frozenset[tuple[int, int]]:
-        return frozenset((p.pid, p.start_ticks or 0) for p in self._roots(rule))
+    def program(self, rule: str) -> frozenset[PidStart]:
+        return frozenset(p.pid_start for p in self._roots(rule))
 
     def processes(self, rule: str) -> list[dict[str, Any]]:
         """The program's own processes, for people and for the fingerprint."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from nodes.meters.reading import Unreadable
 from nodes.meters.stall import StallMeter
 from policies.devices import DEVICE_USE_KEPT_S
-from policies.rules import ProcInfo
+from policies.rules import PidStart, ProcInfo
 
 __all__ = ["CpuUse", "WantedCores", "footprint_bytes", "held_bytes"]
 
@@ -25,7 +25,7 @@ class WantedCores:
         self._read_at_s: float | None = None
         self._wanted: float | None = None
 
-    def read(self, program: Iterable[tuple[int, int]], now_s: float) -> float | None:
+    def read(self, program: Iterable[PidStart], now_s: float) -> float | None:
         """``program``: (pid, start ticks) of its processes. None: it cannot be told (yet)."""
         if self._waits.due(now_s) and now_s != self._read_at_s:
             reading, before_s, self._read_at_s = self._waits.read(program, now_s), self._read_at_s, now_s
@@ -48,7 +48,7 @@ class CpuUse:
         self._known = False
         self._wanted = WantedCores() if wanted is None else wanted
 
-    def read(self, cores: float | None, program: Iterable[tuple[int, int]], now_s: float) -> None:
+    def read(self, cores: float | None, program: Iterable[PidStart], now_s: float) -> None:
         """``cores``: used by its processes since the last reading, None unknown. ``program``: (pid, start ticks) of them."""
         if cores is not None and cores <= DEVICE_USE_CORES:
             cores = self._wanted.read(program, now_s)

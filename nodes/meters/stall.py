@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable
 
 from nodes.meters.reading import Unreadable
+from policies.rules import PidStart
 
 __all__ = ["StallMeter"]
 
@@ -19,7 +20,7 @@ LOOK_COST_S = 15e-6
 COST_SHARE = 0.0005
 _NS = 1e9
 
-Thread = tuple[int, int, int]
+Thread = tuple[int, int | None, int]
 
 
 class StallMeter:
@@ -28,7 +29,7 @@ class StallMeter:
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
         self._seen: dict[Thread, tuple[int, int]] = {}
-        self._processes: set[tuple[int, int]] = set()
+        self._processes: set[PidStart] = set()
         self._begun = False
         self._read_at_s = 0.0
         self._booked_ahead: dict[Thread, int] = {}  # of a wait that goes on, what was told already
@@ -38,7 +39,7 @@ class StallMeter:
         """Whether the next reading is affordable yet: reading takes at most 0.05 % of a core."""
         return now_s >= self._due_s
 
-    def read(self, program: Iterable[tuple[int, int]], now_s: float) -> tuple[float, float] | Unreadable:
+    def read(self, program: Iterable[PidStart], now_s: float) -> tuple[float, float] | Unreadable:
         """(seconds waited, seconds waited or run) of all threads since the last reading.
 
         The first reading has no baseline. ``program``: pid and start ticks of its processes; one that is gone counts
@@ -92,7 +93,7 @@ class StallMeter:
             os.close(fd)
         return raw[raw.rfind(b")") + 2 :][:1] == b"R"
 
-    def _threads(self, pid: int, ticks: int) -> dict[Thread, tuple[int, int]]:
+    def _threads(self, pid: int, ticks: int | None) -> dict[Thread, tuple[int, int]]:
         found: dict[Thread, tuple[int, int]] = {}
         try:
             tids = os.listdir(f"{self._proc}/{pid}/task")

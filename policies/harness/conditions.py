@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from policies.harness.rows import LeftOut
+from policies.rules import PidStart
 
 __all__ = ["SUSPEND_S", "Conditions", "disturbances"]
 
@@ -24,7 +25,7 @@ class Conditions:
     ``power`` and ``source_why`` None: nothing known about power; the source reads.
     """
 
-    program: frozenset[tuple[int, int]]
+    program: frozenset[PidStart]
     phases_on: tuple[str, ...]
     phases_begun: int
     asleep_s: float

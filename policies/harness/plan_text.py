@@ -76,14 +76,13 @@ def plan_words(spec: RunSpec) -> str:
 
 def most_words(spec: RunSpec) -> str:
     """The longest that an undecided run goes on. Its hours are windows and washouts; what switching takes comes on top."""
-    blocks = most_blocks(spec)
-    measured_s = blocks * spec.block_s
-    hours = f"{duration_words(measured_s)} of windows and washouts"
-    if measured_s > 3600.0 * spec.max_hours:  # so short that blocks left out may be repeated beyond it
-        hours += f", {blocks - spec.n_max} of them only in the place of blocks left out"
+    blocks, counted = most_blocks(spec), run_looks(spec)[-1]
+    said = f"at most {counted} counted blocks"
+    if blocks > counted:
+        said += f", and {blocks - counted} more only in the place of blocks left out"
     return (
-        f"at most {blocks} blocks, {hours}. What switching takes comes on top, and no block begins that would end "
-        f"after {duration_words(longest_s(spec))}"
+        f"{said}, together {duration_words(blocks * spec.block_s)} of windows and washouts. "
+        f"What switching takes comes on top, and no block begins that would end after {duration_words(longest_s(spec))}"
     )
 
 

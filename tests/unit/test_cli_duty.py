@@ -65,9 +65,17 @@ def test_the_node_that_is_named_is_shown_with_or_without_a_budget(nodes: dict[st
     )
 
 
-def test_where_no_node_has_a_budget_it_says_what_one_needs() -> None:
-    (text,) = duty._text({"nodes": []})
-    assert "certified" in str(text)
+def test_where_no_node_has_a_budget_it_says_what_one_needs(
+    cli: Cli, nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes |= {name: view(name, gpu_jobs="always", decides="nobody", budget=None) for name in "abc"}
+    assert 'gpu_jobs = "certified"' in cli("protection", "duty").err
+    assert json.loads(cli("protection", "duty", "--json").out)["messages"] == [duty.NO_BUDGET]
+    watched(nodes, monkeypatch)
+    first, *_ = (json.loads(line) for line in cli("protection", "duty", "--watch", "--json").out.splitlines())
+    assert (first["nodes"], first["messages"]) == ([], [duty.NO_BUDGET])
+    watched(nodes, monkeypatch)
+    assert duty.NO_BUDGET in cli("protection", "duty", "--watch").out
 
 
 def watched(nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch, *looks: dict[str, Any]) -> list[float]:

@@ -28,6 +28,14 @@ def test_the_trainers_rate_is_told_apart_by_whether_the_model_worked() -> None:
     assert "9.00 steps/s while the model worked beside it, 10.00 while it did not" in second
 
 
+def test_a_moment_without_a_reading_counts_for_neither_rate() -> None:
+    waits = [sample(2.0 * number, 20 * number, 0) for number in range(7)]
+    unread = [Sample(14.0 + 2.0 * number, 120 + 2 * number, False, 0.3, None, number) for number in range(7)]
+    assert summary([*waits, *unread]) == ["6 prompts were answered beside the trainer"]
+    works = [sample(28.0 + 2.0 * number, 140 + 18 * number, 10 + number, 0.28) for number in range(7)]
+    assert "9.00 steps/s while the model worked beside it, 10.00" in summary([*waits, *unread, *works])[1]
+
+
 def test_what_ran_after_the_trainer_counts_for_neither_rate() -> None:
     waits = [sample(2.0 * number, 20 * number, 0) for number in range(8)]
     alone = [sample(16.0 + 2.0 * number, 140, 20 * number, 0.9, alone=True) for number in range(6)]

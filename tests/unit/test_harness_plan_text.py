@@ -120,20 +120,22 @@ def test_hours() -> None:
 def test_the_plan_in_words() -> None:
     assert plan_words(spec()) == (
         "12 blocks of two 300 s windows and two 60 s washouts, about 2.4 h; judged at 8, 12, 16, … 40 counted blocks, "
-        "and done at the first look that decides. While undecided it goes on: at most 40 blocks, 8.0 h of windows and "
-        "washouts. What switching takes comes on top, and no block begins that would end after 8.3 h"
+        "and done at the first look that decides. While undecided it goes on: at most 40 counted blocks, together 8.0 h of windows "
+        "and washouts. What switching takes comes on top, and no block begins that would end after 8.3 h"
     )
     assert "judged once, after 12 blocks" in plan_words(spec(kind="null"))
 
 
-@pytest.mark.parametrize("max_hours", [1.6, 2.1, 8.0, 40.5])
+@pytest.mark.parametrize("max_hours", [1.6, 2.1, 8.0, 39.5, 40.5, 100.0])
 def test_the_hours_of_a_plan_are_those_that_were_asked_for_and_its_end_is_the_schedules(max_hours: float) -> None:
     asked = spec(max_hours=max_hours)
     said = most_words(asked)
     measured_h = most_blocks(asked) * asked.block_s / 3600.0
     assert f"{measured_h:.1f} h of windows" in said
-    # The only blocks beyond the hours that were asked for are those that repeat left-out ones, and they are said.
-    assert (measured_h > max_hours + 1e-9) == ("only in the place of blocks left out" in said)
+    # No more are counted than the last look counts; what else fits, or repeats beyond the hours asked for, is said.
+    assert f"at most {asked.looks[-1]} counted blocks" in said
+    more = most_blocks(asked) - asked.looks[-1]
+    assert (f"and {more} more only in the place of blocks left out" in said) == (more > 0)
     last = most_blocks(asked) - 1
     within = asked.reference_s + last * (asked.block_s + 30.0)
     assert isinstance(next_action(asked, [], {}, elapsed_s=within), NextBlock)
