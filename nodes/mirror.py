@@ -8,22 +8,21 @@ server or agent were away.
 
 from __future__ import annotations
 
-import itertools
 import json
 import logging
 import os
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
-from uuid import NAMESPACE_URL, UUID, uuid5
+from uuid import UUID
 
 from nodes.client import AgentUnreachable
 from nodes.clock import monotonic_s
+from nodes.mirror_events import Entry, Sent, event_id, event_of
 from policies.duty_text import duty_key, has_budget
 from policies.json_text import parse_json
 from policies.refusal import Refused
@@ -64,33 +63,10 @@ RUN_CODES = {
     "RUN_ENDED",
     "CERT_ISSUED",
 }
-Entry = dict[str, Any]
 
 
 class Agent(Protocol):
     def call(self, method: str, /, _timeout_s: float = ..., **params: Any) -> Any: ...
-
-
-def event_id(node: str, seq: int) -> UUID:
-    """The same entry gives the same id, whoever sends it."""
-    return uuid5(NAMESPACE_URL, f"cotenant:{node}:{seq}")
-
-
-def event_of(node: str, entry: Entry) -> dict[str, Any]:
-    """Fields of the Prefect event for one journal entry: ``RUN_ENDED`` of node ``a`` is ``cotenant.run.ended``."""
-    return {
-        "id": str(event_id(node, int(entry["seq"]))),
-        "event": "cotenant." + str(entry["code"]).lower().replace("_", "."),
-        "occurred": datetime.fromisoformat(str(entry["at"])),
-        "resource": {"prefect.resource.id": f"cotenant.node.{node}", "prefect.resource.name": node},
-        "payload": {
-            "seq": entry["seq"],
-            "code": entry["code"],
-            "severity": entry.get("severity"),
-            "message": entry.get("message"),
-            "data": entry.get("data") or {},
-        },
-    }
 
 
 def send_events(node: str, entries: list[Entry]) -> None:
@@ -114,45 +90,6 @@ def kept_events(ids: Sequence[UUID]) -> set[UUID]:
         answer = client._client.post("/events/filter", json=question)
         answer.raise_for_status()
         return {UUID(event["id"]) for event in answer.json()["events"]}
-
-
-@dataclass(frozen=True, slots=True)
-class _Sent:
-    """Events that the server took: when, the mark before them, and the entries not seen there yet, as runs ``(first, last)``.
-
-    All of them are looked up: a server whose database is away for a moment may drop one batch of its own out of what it took.
-    """
-
-    at_s: float
-    before: int
-    runs: tuple[tuple[int, int], ...]
-
-    @classmethod
-    def of(cls, at_s: float, before: int, seqs: Iterable[int]) -> _Sent:
-        return cls(at_s, before, _joined((seq, seq) for seq in seqs))
-
-    def and_then(self, later: _Sent) -> _Sent:
-        """Both as one, which has come when both have: what is not there of either is sent again from the earlier on."""
-        return _Sent(later.at_s, self.before, _joined((*self.runs, *later.runs)))
-
-    def next(self, count: int) -> list[int]:
-        """The first so many."""
-        return list(itertools.islice((seq for first, last in self.runs for seq in range(first, last + 1)), count))
-
-    def beyond(self, seq: int) -> _Sent:
-        """What is left when all up to this one has been seen."""
-        left = ((max(first, seq + 1), last) for first, last in self.runs if last > seq)
-        return _Sent(self.at_s, self.before, tuple(left))
-
-
-def _joined(runs: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    found: list[tuple[int, int]] = []
-    for first, last in runs:
-        if found and found[-1][1] + 1 == first:
-            found[-1] = (found[-1][0], last)
-        else:
-            found.append((first, last))
-    return tuple(found)
 
 
 class Mirror:
@@ -185,7 +122,7 @@ class Mirror:
         self._engine: Any = None
         self._sent: int | None = None
         self._marked: int | None = None  # what the file says, as far as this process wrote it
-        self._unsettled: deque[_Sent] = deque()
+        self._unsettled: deque[Sent] = deque()
         self._again = (0, 0)  # the mark that was gone back to last for what had not come, and how often
         self._asked_s = float("-inf")
         self._duty_key: Any = None
@@ -309,7 +246,7 @@ class Mirror:
             return False
         self.send(self.node, entries)
         if self.look_up is not None:
-            self._unsettled.append(_Sent.of(monotonic_s(), self._sent, (int(entry["seq"]) for entry in entries)))
+            self._unsettled.append(Sent.of(monotonic_s(), self._sent, (int(entry["seq"]) for entry in entries)))
             if len(self._unsettled) > UNSETTLED_AT_MOST:  # none is forgotten: the oldest are looked up as one
                 oldest, next_one = self._unsettled.popleft(), self._unsettled.popleft()
                 self._unsettled.appendleft(oldest.and_then(next_one))
@@ -352,7 +289,7 @@ class Mirror:
                 self._unsettled.popleft()
         return True
 
-    def _did_not_come(self, sent: _Sent) -> None:
+    def _did_not_come(self, sent: Sent) -> None:
         mark, times = self._again
         self._again = (sent.before, times + 1 if mark == sent.before else 1)
         if self._again[1] > SENT_AGAIN_AT_MOST:

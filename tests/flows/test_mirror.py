@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
+import httpx
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
@@ -360,6 +361,15 @@ def test_the_event_of_an_entry_is_named_by_its_code_and_known_by_node_and_seq() 
     assert event["resource"]["prefect.resource.id"] == "cotenant.node.n1"
     assert event["id"] == str(event_id(NODE, 7))
     assert len({event_id("a", 7), event_id("a", 8), event_id("b", 7)}) == 3
+
+
+def test_half_a_character_and_a_nul_keep_no_event_from_the_server() -> None:
+    """A source's file may have any bytes for a name; the journal has them as Python reads them."""
+    data = {"path": "/runs/caf\udce9.jsonl", "why": ["a\0b"], "\ud800": 1}
+    event = event_of(NODE, {"seq": 7, "at": "2026-11-29T22:00:00+00:00", "code": "PROTECTION_SOURCE_OK", "data": data})
+    told = event["payload"]["data"]
+    assert told == {"path": "/runs/caf\\udce9.jsonl", "why": ["a\\x00b"], "\\ud800": 1}
+    assert httpx.Request("POST", "http://127.0.0.1/", json=told).content
 
 
 def test_a_real_server_is_asked_which_events_it_kept(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
