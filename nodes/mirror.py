@@ -92,6 +92,15 @@ def kept_events(ids: Sequence[UUID]) -> set[UUID]:
         return {UUID(event["id"]) for event in answer.json()["events"]}
 
 
+def _may_pass(error: Exception) -> bool:
+    """Whether the same may be taken a moment later, or is what it is."""
+    from sqlalchemy.exc import DataError, DBAPIError
+
+    if isinstance(error, Refused):
+        return error.code == "AGENT_BUSY"
+    return isinstance(error, DBAPIError) and not isinstance(error, DataError)
+
+
 class Mirror:
     """``start()`` and ``stop()`` its thread, or ``step()`` once.
 
@@ -185,8 +194,9 @@ class Mirror:
         kept = store.last_seq(self._engine, self.node)
         entries = self._entries(kept)
         if entries:
-            store.put_timeline(self._engine, self.node, entries)
+            # The runs first: once the entries are kept, nobody looks at them again.
             self._copy_runs(entries)
+            store.put_timeline(self._engine, self.node, entries)
         if entries or monotonic_s() - self._duty_seen_s >= DUTY_LOOK_EVERY_S:
             self._copy_duty()
         sent_more = self._send_kept()
@@ -202,6 +212,8 @@ class Mirror:
 
     def _copy_runs(self, entries: list[Entry]) -> None:
         """The flow writes its run itself; this fills in what it could not (it died, or the store was away)."""
+        from sqlalchemy.exc import StatementError
+
         from cotenant import store
 
         runs = {
@@ -213,20 +225,21 @@ class Mirror:
                 store.sync_run(self._engine, record)
                 if record.get("certificate"):
                     store.put_certificate(self._engine, record["certificate"])
-            except Refused as refusal:
-                log.warning("run %s was not copied: %s", run, refusal)
+            except (Refused, LookupError, TypeError, ValueError, StatementError) as error:
+                if _may_pass(error):
+                    raise  # the next step copies it
+                log.warning("run %s was not copied: %s", run, error)
 
     def _copy_duty(self) -> None:
         from cotenant import store
 
+        now_s = self._duty_seen_s = monotonic_s()
         try:
             view = self.agent.call("duty", _timeout_s=QUICK_TIMEOUT_S)
-        except Refused as refusal:  # an agent of another version: its journal is copied all the same
-            log.debug("the duty of %s was not copied: %s", self.node, refusal)
+            key, every_s = duty_key(view), DUTY_EVERY_S if has_budget(view) else NO_DUTY_EVERY_S
+        except (Refused, LookupError, TypeError) as other:  # an agent of another version: its journal is copied all the same
+            log.debug("the duty of %s was not copied: %r", self.node, other)
             return
-        key, now_s = duty_key(view), monotonic_s()
-        self._duty_seen_s = now_s
-        every_s = DUTY_EVERY_S if has_budget(view) else NO_DUTY_EVERY_S
         if key == self._duty_key and now_s - self._duty_at_s < every_s:
             return
         store.put_duty(self._engine, self.node, view, datetime.now(UTC))

@@ -12,13 +12,16 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
+from sqlalchemy.exc import OperationalError
 
 from cotenant import store
 from nodes import mirror as mirror_module
 from nodes.client import AgentClient, AgentUnreachable
 from nodes.mirror import LOOK_UP_IDS, SENT_AGAIN_AT_MOST, Mirror, event_id, event_of, kept_events, send_events
+from policies.refusal import Refused
 from tests.flows.conftest import Rig, disk_full, until
 from tests.flows.fake_agent import FakeAgent
+from tests.flows.fake_records import new_record
 
 NODE = "n1"
 
@@ -331,6 +334,51 @@ def test_two_thousand_entries_of_one_tick_all_arrive(tmp_path: Path, agent: Fake
         pass
     assert kept(tmp_path) == list(range(1, 2001))
     assert events.got == list(range(1, 2001))
+
+
+@pytest.mark.parametrize("away", ["busy", "gone", "store"])
+def test_a_run_is_copied_though_something_was_away_just_then(
+    tmp_path: Path, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch, away: str
+) -> None:
+    """The entries that say how it ended come once: what could not be copied with them would never be."""
+    agent.memory.runs["r1"] = new_record(
+        "r1",
+        {"node": NODE, "rule": "trainer", "work": "cpu"},
+        node=NODE, flow_run_id=None, reviewed_by="test", sweep=None, section_digest="d", agent_version="1",
+    )  # fmt: skip
+    agent.memory.write("RUN_ENDED", run="r1")
+    answer, sync = agent.do_run_show, store.sync_run
+    failed = [False]
+
+    def once(real: Any, error: Exception) -> Any:
+        def call(*words: Any, **more: Any) -> Any:
+            if not failed[0]:
+                failed[0] = True
+                raise error
+            return real(*words, **more)
+
+        return call
+
+    mirror = a_mirror(tmp_path, agent, Events())
+    if away == "busy":
+        monkeypatch.setattr(agent, "do_run_show", once(answer, Refused("AGENT_BUSY", "run_show", "busy", "again")))
+    elif away == "gone":
+        monkeypatch.setattr(store, "sync_run", once(sync, AgentUnreachable(agent.path, "it went away")))
+    else:
+        monkeypatch.setattr(store, "sync_run", once(sync, OperationalError("x", {}, Exception("locked"))))
+    with pytest.raises((Refused, AgentUnreachable, OperationalError)):
+        mirror.step()
+    mirror.step()
+    assert kept(tmp_path) == [1]
+    assert store.load_run(store.open(mirror.store_url), "r1") is not None
+
+
+def test_an_agent_whose_duty_reads_otherwise_has_its_journal_copied(tmp_path: Path, agent: FakeAgent) -> None:
+    agent.do_duty = lambda: {"node": NODE}  # type: ignore[method-assign]
+    agent.memory.write("JOB_QUEUED")
+    events = Events()
+    a_mirror(tmp_path, agent, events).step()
+    assert events.got == [1]
 
 
 def test_its_thread_comes_back_after_the_agent_was_away(tmp_path: Path, agent: FakeAgent) -> None:
