@@ -92,6 +92,10 @@ def kept_events(ids: Sequence[UUID]) -> set[UUID]:
         return {UUID(event["id"]) for event in answer.json()["events"]}
 
 
+def _is_of(entry: Entry) -> tuple[str, datetime]:
+    return str(entry["code"]), datetime.fromisoformat(str(entry["at"]))
+
+
 def _may_pass(error: Exception) -> bool:
     """Whether the same may be taken a moment later, or is what it is."""
     from sqlalchemy.exc import DataError, DBAPIError
@@ -133,6 +137,7 @@ class Mirror:
         self._marked: int | None = None  # what the file says, as far as this process wrote it
         self._unsettled: deque[Sent] = deque()
         self._again = (0, 0)  # the mark that was gone back to last for what had not come, and how often
+        self._same_journal: bool | None = None  # None: not looked yet
         self._asked_s = float("-inf")
         self._duty_key: Any = None
         self._duty_at_s = self._duty_seen_s = float("-inf")
@@ -178,7 +183,10 @@ class Mirror:
         """
         try:
             return self._step()
-        except (AgentUnreachable, Refused):
+        except AgentUnreachable:
+            self._same_journal = None  # it may come back with another one
+            raise
+        except Refused:
             raise
         except Exception:
             self._send_again()
@@ -192,6 +200,7 @@ class Mirror:
         if self._engine is None:
             self._engine = store.open(self.store_url)
         kept = store.last_seq(self._engine, self.node)
+        self._look_at_journal(kept)
         entries = self._entries(kept)
         if entries:
             # The runs first: once the entries are kept, nobody looks at them again.
@@ -205,6 +214,25 @@ class Mirror:
     def _window_is_counted(self) -> bool:
         status = self.agent.call("run_status", _timeout_s=QUICK_TIMEOUT_S)
         return bool(status and (status.get("now") or {}).get("part") == "window")
+
+    def _look_at_journal(self, kept: int) -> None:
+        """Says it where the store's newest entry is not the one of this number in the journal: a journal that was lost, put
+        back from a backup or cut short with the power begins again with numbers that the store has.
+        """
+        from cotenant import store
+
+        if kept == 0 or self._same_journal is not None:
+            return
+        ours = self.agent.call("timeline", _timeout_s=QUICK_TIMEOUT_S, after_seq=kept - 1, limit=1)["entries"]
+        theirs = store.timeline_entries(self._engine, self.node, kept - 1, 1)
+        self._same_journal = [_is_of(each) for each in ours] == [_is_of(each) for each in theirs]
+        if not self._same_journal:
+            log.warning(
+                "the journal of %s is another one than the store has up to entry %d: its entries up to there are not copied, and "
+                "their events are taken for known ones. Where its home was made anew, let it join under a new name",
+                self.node,
+                kept,
+            )
 
     def _entries(self, after_seq: int) -> list[Entry]:
         answer = self.agent.call("timeline", _timeout_s=QUICK_TIMEOUT_S, after_seq=after_seq, limit=BATCH)

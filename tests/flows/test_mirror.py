@@ -71,6 +71,14 @@ def a_mirror(home: Path, agent: FakeAgent, events: Events, **over: Any) -> Mirro
     )
 
 
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if record.name == mirror_module.__name__ and record.levelname == "WARNING"
+    ]
+
+
 def kept(home: Path) -> list[int]:
     engine = store.open(f"sqlite:///{home / 'store.sqlite'}")
     return [entry["seq"] for entry in store.timeline_entries(engine, NODE, limit=5000)]
@@ -379,6 +387,26 @@ def test_an_agent_whose_duty_reads_otherwise_has_its_journal_copied(tmp_path: Pa
     events = Events()
     a_mirror(tmp_path, agent, events).step()
     assert events.got == [1]
+
+
+def test_a_journal_that_begins_again_is_said(
+    tmp_path: Path, agent: FakeAgent, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its numbers are taken: the store has other entries under them, and the server other events."""
+    for _ in range(3):
+        agent.memory.write("JOB_QUEUED")
+    events = Events()
+    a_mirror(tmp_path, agent, events).step()
+    a_mirror(tmp_path, agent, events).step()
+    assert not warnings_of(caplog), "the same journal"
+    agent.memory.timeline.clear()
+    for code in ("AGENT_STARTED", "JOB_QUEUED", "JOB_QUEUED", "JOB_ENDED"):
+        agent.memory.write(code)
+    mirror = a_mirror(tmp_path, agent, events)
+    mirror.step()
+    mirror.step()
+    (said,) = warnings_of(caplog)
+    assert "the journal of n1 is another one than the store has up to entry 3" in said
 
 
 def test_its_thread_comes_back_after_the_agent_was_away(tmp_path: Path, agent: FakeAgent) -> None:
