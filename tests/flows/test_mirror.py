@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import threading
 from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -209,7 +212,7 @@ def test_a_node_that_always_has_something_to_send_looks_too(
 ) -> None:
     events = Events()
     mirror = a_mirror(tmp_path, agent, events, look_up=lambda ids: set(ids) - {event_id(NODE, 1)})
-    for _ in range(4):
+    for _ in range(5):
         agent.memory.write("JOB_QUEUED")
         mirror.step()
         now_s[0] += 25.0
@@ -222,11 +225,241 @@ def test_events_that_never_stay_are_given_up(tmp_path: Path, agent: FakeAgent, n
     mirror = a_mirror(tmp_path, agent, events, look_up=lambda ids: asked.append(len(ids)) or set())  # type: ignore[func-returns-value]
     for _ in range(120):
         agent.memory.write("JOB_QUEUED")
-    for _ in range(30):
+    for _ in range(3 * SENT_AGAIN_AT_MOST):
         now_s[0] += 70.0
         mirror.step()
     assert len(events.got) == 120 * (1 + SENT_AGAIN_AT_MOST)
     assert max(asked) <= LOOK_UP_IDS
+    assert mirror.given_up == 120
+
+
+def test_one_event_that_never_stays_is_named_and_the_others_are_looked_up(
+    tmp_path: Path, agent: FakeAgent, now_s: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    """As one that is larger than the server keeps, which it takes without a word."""
+    events, asked = Events(), set[UUID]()
+    lost = {event_id(NODE, 3)}
+
+    def look_up(ids: Sequence[UUID]) -> set[UUID]:
+        asked.update(ids)
+        return set(ids) - lost
+
+    mirror = a_mirror(tmp_path, agent, events, look_up=look_up)
+    for _ in range(120):
+        agent.memory.write("JOB_QUEUED")
+    for _ in range(3 * SENT_AGAIN_AT_MOST):
+        now_s[0] += 70.0
+        mirror.step()
+    assert asked == {event_id(NODE, seq) for seq in range(1, 121)}
+    assert mirror.given_up == 1
+    (said,) = warnings_of(caplog)
+    assert "1 event(s) of n1, entries 3 to 3, are given up" in said
+    assert json.loads((tmp_path / "mark.json").read_text()) == {"sent": 120}
+
+
+def refusal(status: int) -> httpx.HTTPStatusError:
+    request = httpx.Request("POST", "http://127.0.0.1/api/events")
+    return httpx.HTTPStatusError(f"status {status}", request=request, response=httpx.Response(status, request=request))
+
+
+@pytest.mark.parametrize("refused", [{1}, {3}, {3, 4}, {2, 4, 6}, {7}])
+def test_an_entry_that_the_server_refuses_keeps_no_other_from_it(
+    tmp_path: Path, agent: FakeAgent, refused: set[int]
+) -> None:
+    got: list[int] = []
+
+    def send(_node: str, entries: list[dict[str, Any]]) -> None:
+        if refused & {entry["seq"] for entry in entries}:
+            raise refusal(422)
+        got.extend(entry["seq"] for entry in entries)
+
+    mirror = Mirror(AgentClient(agent.path), f"sqlite:///{tmp_path / 'store.sqlite'}", NODE, send=send)
+    for _ in range(7):
+        agent.memory.write("JOB_QUEUED")
+
+    def steps() -> None:
+        for _ in range(10):
+            with contextlib.suppress(httpx.HTTPStatusError):
+                mirror.step()
+
+    steps()
+    assert sorted(set(got)) == [seq for seq in range(1, 8) if seq not in refused]
+    assert mirror.given_up == len(refused - {7}), "nothing was taken yet after the last one"
+    agent.memory.write("JOB_ENDED")
+    steps()
+    assert got[-1] == 8
+    assert mirror.given_up == len(refused)
+
+
+def test_more_than_a_proxy_lets_through_goes_in_parts(tmp_path: Path, agent: FakeAgent) -> None:
+    got: list[int] = []
+
+    def send(_node: str, entries: list[dict[str, Any]]) -> None:
+        if len(entries) > 60:
+            raise refusal(413)
+        got.extend(entry["seq"] for entry in entries)
+
+    mirror = Mirror(AgentClient(agent.path), f"sqlite:///{tmp_path / 'store.sqlite'}", NODE, send=send)
+    for _ in range(120):
+        agent.memory.write("JOB_QUEUED")
+    while mirror.step():
+        pass
+    assert got == list(range(1, 121))
+    assert mirror.given_up == 0
+
+
+def test_a_server_that_refuses_all_gets_all_of_them_later(tmp_path: Path, agent: FakeAgent) -> None:
+    """As a proxy does for an address that begins with http instead of https: no entry is at fault."""
+    events, asked = Events(), [0]
+
+    def send(node: str, entries: list[dict[str, Any]]) -> None:
+        asked[0] += 1
+        if events.down:
+            raise refusal(400)
+        events(node, entries)
+
+    events.down = True
+    mirror = Mirror(AgentClient(agent.path), f"sqlite:///{tmp_path / 'store.sqlite'}", NODE, send=send)
+    for _ in range(100):
+        agent.memory.write("JOB_QUEUED")
+    with pytest.raises(httpx.HTTPStatusError):
+        mirror.step()
+    assert asked[0] < 20
+    events.down = False
+    while mirror.step():
+        pass
+    assert events.got == list(range(1, 101))
+    assert mirror.given_up == 0
+
+
+def test_look_ups_that_fail_for_ever_send_no_event_for_ever_and_keep_no_new_one(
+    tmp_path: Path, agent: FakeAgent, now_s: list[float]
+) -> None:
+    events = Events()
+
+    def look_up(ids: Sequence[UUID]) -> set[UUID]:
+        raise ConnectionError("status 500")
+
+    mirror = a_mirror(tmp_path, agent, events, look_up=look_up)
+    agent.memory.write("JOB_QUEUED")
+    for _ in range(500):
+        now_s[0] += 5.0
+        with contextlib.suppress(ConnectionError):
+            mirror.step()
+    assert 2 <= events.got.count(1) <= 1 + SENT_AGAIN_AT_MOST
+    agent.memory.write("JOB_ENDED")
+    now_s[0] += 5.0
+    with contextlib.suppress(ConnectionError):
+        mirror.step()
+    assert events.got[-1] == 2
+    mirror.look_up = events.look_up  # what was lost meanwhile is found then
+    events.keep(2)
+    for _ in range(3):
+        now_s[0] += 70.0
+        mirror.step()
+    assert events.got[-2:] == [1, 2]
+
+
+def test_a_slow_server_does_not_keep_the_store_from_being_filled(
+    tmp_path: Path, agent: FakeAgent, now_s: list[float]
+) -> None:
+    def look_up(ids: Sequence[UUID]) -> set[UUID]:
+        now_s[0] += 50.0
+        return set(ids)
+
+    mirror = a_mirror(tmp_path, agent, Events(), look_up=look_up)
+    for _ in range(500):
+        agent.memory.write("JOB_QUEUED")
+    mirror.step()
+    begun_s = now_s[0]
+    mirror.step()
+    assert now_s[0] - begun_s == 50.0
+
+
+@pytest.mark.parametrize("away", ["busy", "gone", "store"])
+def test_a_run_is_copied_though_something_was_away_just_then(
+    tmp_path: Path, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch, away: str
+) -> None:
+    """The entries that say how it ended come once: what could not be copied with them would never be."""
+    agent.memory.runs["r1"] = new_record(
+        "r1",
+        {"node": NODE, "rule": "trainer", "work": "cpu"},
+        node=NODE, flow_run_id=None, reviewed_by="test", sweep=None, section_digest="d", agent_version="1",
+    )  # fmt: skip
+    agent.memory.write("RUN_ENDED", run="r1")
+    answer, sync = agent.do_run_show, store.sync_run
+    failed = [False]
+
+    def once(real: Any, error: Exception) -> Any:
+        def call(*words: Any, **more: Any) -> Any:
+            if not failed[0]:
+                failed[0] = True
+                raise error
+            return real(*words, **more)
+
+        return call
+
+    mirror = a_mirror(tmp_path, agent, Events())
+    if away == "busy":
+        monkeypatch.setattr(agent, "do_run_show", once(answer, Refused("AGENT_BUSY", "run_show", "busy", "again")))
+    elif away == "gone":
+        monkeypatch.setattr(store, "sync_run", once(sync, AgentUnreachable(agent.path, "it went away")))
+    else:
+        monkeypatch.setattr(store, "sync_run", once(sync, OperationalError("x", {}, Exception("locked"))))
+    with pytest.raises((Refused, AgentUnreachable, OperationalError)):
+        mirror.step()
+    mirror.step()
+    assert kept(tmp_path) == [1]
+    assert store.load_run(store.open(mirror.store_url), "r1") is not None
+
+
+def test_an_agent_whose_duty_reads_otherwise_has_its_journal_copied(tmp_path: Path, agent: FakeAgent) -> None:
+    agent.do_duty = lambda: {"node": NODE}  # type: ignore[method-assign]
+    agent.memory.write("JOB_QUEUED")
+    events = Events()
+    a_mirror(tmp_path, agent, events).step()
+    assert events.got == [1]
+
+
+def test_a_journal_that_begins_again_is_said(
+    tmp_path: Path, agent: FakeAgent, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its numbers are taken: the store has other entries under them, and the server other events."""
+    for _ in range(3):
+        agent.memory.write("JOB_QUEUED")
+    events = Events()
+    a_mirror(tmp_path, agent, events).step()
+    a_mirror(tmp_path, agent, events).step()
+    assert not warnings_of(caplog), "the same journal"
+    agent.memory.timeline.clear()
+    for code in ("AGENT_STARTED", "JOB_QUEUED", "JOB_QUEUED", "JOB_ENDED"):
+        agent.memory.write(code)
+    mirror = a_mirror(tmp_path, agent, events)
+    mirror.step()
+    mirror.step()
+    (said,) = warnings_of(caplog)
+    assert "the journal of n1 is another one than the store has up to entry 3" in said
+
+
+def test_an_outage_that_comes_and_goes_is_said_once(
+    tmp_path: Path, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    mirror = a_mirror(tmp_path, agent, Events(), every_s=0.001)
+    steps = [0]
+
+    def step() -> bool:
+        steps[0] += 1
+        if steps[0] % 2:
+            raise ConnectionError("status 500")
+        return False
+
+    monkeypatch.setattr(mirror, "step", step)
+    mirror.start()
+    try:
+        until(lambda: steps[0] > 20, "twenty steps", 60)
+    finally:
+        mirror.stop()
+    assert warnings_of(caplog) == ["mirror of n1 waits: status 500"]
 
 
 def test_the_mark_is_written_where_it_moved_and_not_with_every_look(
@@ -344,71 +577,6 @@ def test_two_thousand_entries_of_one_tick_all_arrive(tmp_path: Path, agent: Fake
     assert events.got == list(range(1, 2001))
 
 
-@pytest.mark.parametrize("away", ["busy", "gone", "store"])
-def test_a_run_is_copied_though_something_was_away_just_then(
-    tmp_path: Path, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch, away: str
-) -> None:
-    """The entries that say how it ended come once: what could not be copied with them would never be."""
-    agent.memory.runs["r1"] = new_record(
-        "r1",
-        {"node": NODE, "rule": "trainer", "work": "cpu"},
-        node=NODE, flow_run_id=None, reviewed_by="test", sweep=None, section_digest="d", agent_version="1",
-    )  # fmt: skip
-    agent.memory.write("RUN_ENDED", run="r1")
-    answer, sync = agent.do_run_show, store.sync_run
-    failed = [False]
-
-    def once(real: Any, error: Exception) -> Any:
-        def call(*words: Any, **more: Any) -> Any:
-            if not failed[0]:
-                failed[0] = True
-                raise error
-            return real(*words, **more)
-
-        return call
-
-    mirror = a_mirror(tmp_path, agent, Events())
-    if away == "busy":
-        monkeypatch.setattr(agent, "do_run_show", once(answer, Refused("AGENT_BUSY", "run_show", "busy", "again")))
-    elif away == "gone":
-        monkeypatch.setattr(store, "sync_run", once(sync, AgentUnreachable(agent.path, "it went away")))
-    else:
-        monkeypatch.setattr(store, "sync_run", once(sync, OperationalError("x", {}, Exception("locked"))))
-    with pytest.raises((Refused, AgentUnreachable, OperationalError)):
-        mirror.step()
-    mirror.step()
-    assert kept(tmp_path) == [1]
-    assert store.load_run(store.open(mirror.store_url), "r1") is not None
-
-
-def test_an_agent_whose_duty_reads_otherwise_has_its_journal_copied(tmp_path: Path, agent: FakeAgent) -> None:
-    agent.do_duty = lambda: {"node": NODE}  # type: ignore[method-assign]
-    agent.memory.write("JOB_QUEUED")
-    events = Events()
-    a_mirror(tmp_path, agent, events).step()
-    assert events.got == [1]
-
-
-def test_a_journal_that_begins_again_is_said(
-    tmp_path: Path, agent: FakeAgent, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Its numbers are taken: the store has other entries under them, and the server other events."""
-    for _ in range(3):
-        agent.memory.write("JOB_QUEUED")
-    events = Events()
-    a_mirror(tmp_path, agent, events).step()
-    a_mirror(tmp_path, agent, events).step()
-    assert not warnings_of(caplog), "the same journal"
-    agent.memory.timeline.clear()
-    for code in ("AGENT_STARTED", "JOB_QUEUED", "JOB_QUEUED", "JOB_ENDED"):
-        agent.memory.write(code)
-    mirror = a_mirror(tmp_path, agent, events)
-    mirror.step()
-    mirror.step()
-    (said,) = warnings_of(caplog)
-    assert "the journal of n1 is another one than the store has up to entry 3" in said
-
-
 def test_its_thread_comes_back_after_the_agent_was_away(tmp_path: Path, agent: FakeAgent) -> None:
     events = Events()
     mirror = a_mirror(tmp_path, agent, events, every_s=0.02)
@@ -446,6 +614,38 @@ def test_half_a_character_and_a_nul_keep_no_event_from_the_server() -> None:
     told = event["payload"]["data"]
     assert told == {"path": "/runs/caf\\udce9.jsonl", "why": ["a\\x00b"], "\\ud800": 1}
     assert httpx.Request("POST", "http://127.0.0.1/", json=told).content
+
+
+def test_a_server_that_says_later_is_asked_once_and_not_waited_for() -> None:
+    """Prefect's own client waits for as long as the answer says, six times; the mirror's store would wait with it."""
+    asked: list[str] = []
+
+    class Busy(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            asked.append(self.path)
+            self.send_response(503)
+            self.send_header("Retry-After", "1")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_GET = do_POST = answer
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Busy) as server:
+        serving = threading.Thread(target=server.serve_forever, args=(0.02,))
+        serving.start()
+        try:
+            with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{server.server_port}/api"}):
+                with pytest.raises(httpx.HTTPStatusError):
+                    send_events(NODE, [])
+                with pytest.raises(httpx.HTTPStatusError):
+                    kept_events([event_id(NODE, 1)])
+        finally:
+            server.shutdown()
+            serving.join()
+    assert len(asked) == 2
 
 
 def test_a_real_server_is_asked_which_events_it_kept(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
