@@ -19,6 +19,7 @@ from nodes.clock import monotonic_s, utc_iso
 from nodes.identity import boot_id
 from policies.codes import CODES
 from policies.json_text import parse_json
+from policies.plain_text import plain, plain_json
 
 __all__ = ["Journal"]
 
@@ -87,8 +88,9 @@ class Journal:
         end of ``together``.
         """
         known = CODES[code]
-        text = _encode(data or {})
-        entry = (utc_iso(), boot_id(), monotonic_s(), code, known.severity, message or known.meaning, text)
+        text = plain_json(_encode(data or {}))
+        said = plain(message) if message else known.meaning
+        entry = (utc_iso(), boot_id(), monotonic_s(), code, known.severity, said, text)
         if self._waiting is not None:
             self._waiting.append(entry)
             return None

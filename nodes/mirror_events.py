@@ -9,6 +9,8 @@ from datetime import datetime
 from typing import Any
 from uuid import NAMESPACE_URL, UUID, uuid5
 
+from policies.plain_text import plain
+
 __all__ = ["Entry", "Sent", "event_id", "event_of"]
 
 Entry = dict[str, Any]
@@ -33,19 +35,9 @@ def event_of(node: str, entry: Entry) -> dict[str, Any]:
         "event": "cotenant." + str(entry["code"]).lower().replace("_", "."),
         "occurred": datetime.fromisoformat(str(entry["at"])),
         "resource": {"prefect.resource.id": f"cotenant.node.{node}", "prefect.resource.name": node},
-        "payload": _plain(payload),
+        # entries of before are not written plainly, and what a server on PostgreSQL cannot keep takes the rest with it
+        "payload": plain(payload),
     }
-
-
-def _plain(value: Any) -> Any:
-    """Half characters (of a file name that is no UTF-8) and NULs written out: no request carries the ones, and a server on
-    PostgreSQL keeps none of the others, nor what came with it.
-    """
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
-    if isinstance(value, dict):
-        return {_plain(key): _plain(each) for key, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, list) else value
 
 
 @dataclass(frozen=True, slots=True)

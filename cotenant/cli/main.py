@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -59,6 +60,9 @@ doctor.register(app)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and give its exit code. Wrong usage speaks JSON too where ``--json`` was asked for."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # a file's name that is no UTF-8 has half characters, which standard output else refuses (standard error does not)
+        sys.stdout.reconfigure(errors="backslashreplace")
     program = "oarbank" if os.path.basename(sys.argv[0]) == "oarbank" else "cotenant"
     try:
         code = typer.main.get_command(app).main(args=arguments, prog_name=program, standalone_mode=False)

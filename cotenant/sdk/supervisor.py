@@ -161,7 +161,9 @@ class Supervisor:
 
     def _give_back_term(self) -> None:
         """A program that goes on without a workload can be ended by SIGTERM again; one that was asked to stop is leaving."""
-        mine = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == self._on_term
+        mine = (
+            threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == self._on_term
+        )
         if mine and not self.stopped:
             signal.signal(signal.SIGTERM, self._earlier[signal.SIGTERM] or signal.SIG_DFL)
 

@@ -34,6 +34,20 @@ def test_an_unknown_code_is_a_bug(journal: Journal) -> None:
         journal.write("NO_SUCH_CODE")
 
 
+def test_half_a_character_and_a_nul_are_written_out(journal: Journal) -> None:
+    """A name of a file may be any bytes: an entry that names it must not fail the tick, nor a store or a terminal later."""
+    data = {"path": "/runs/caf\udce9.jsonl", "why": ["a\0b", ("\ud800",)], "\udcff": 1, "whole": "\N{GRINNING FACE} é"}
+    assert journal.write("PROTECTION_SOURCE_UNREADABLE", data, "caf\udce9.jsonl: a\0b") == 1
+    (entry,) = journal.entries()
+    assert entry["message"] == "caf\\udce9.jsonl: a\\x00b"
+    assert entry["data"] == {
+        "path": "/runs/caf\\udce9.jsonl",
+        "why": ["a\\x00b", ["\\ud800"]],
+        "\\udcff": 1,
+        "whole": "\N{GRINNING FACE} é",
+    }
+
+
 def test_a_block_is_written_once(journal: Journal) -> None:
     journal.put_block("r1", 1, {"a": 1})
     with pytest.raises(sqlite3.IntegrityError):
