@@ -147,6 +147,18 @@ def test_a_fleet_is_read_to_its_last_node() -> None:
         assert pages(lambda at, count=count: names[:count][at : at + PAGE]) == names[:count]
 
 
+def test_a_list_without_an_end_is_not_read_for_ever() -> None:
+    asked: list[int] = []
+
+    def page(at: int) -> list[int]:
+        asked.append(at)
+        return list(range(at, at + PAGE))
+
+    with pytest.raises(Refused, match="more than 100,000 entries"):
+        pages(page)
+    assert len(asked) == 501
+
+
 def test_a_node_that_nobody_is_is_named_with_those_that_are() -> None:
     assert "did you mean 'mac-01'?" in no_such_node("mac-1", ["mac-01", "pc-02"])
     assert "no such node. Known: none" in no_such_node("", [])
