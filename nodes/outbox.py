@@ -30,8 +30,10 @@ LOOK_UP_EVERY_S = 10.0
 LOOK_UP_IDS = 50
 LOOK_UPS_AT_ONCE = 20
 UNSETTLED_AT_MOST = 1000
-# Not fewer: a server leaves out for five minutes what it took once, also where it lost it since, so only the last of these arrives.
-SENT_AGAIN_AT_MOST = 5
+# A server that lived on leaves out for five minutes what it took once, also where it lost it since. So the first time, which helps
+# with one that was started anew, comes soon, and the later ones beyond that.
+REMEMBERS_S = 330.0
+SENT_AGAIN_AT_MOST = 3
 # What the server says no to for what it is, not for now: malformed, too large (alone, or a proxy says so of a whole batch).
 REFUSED = {400, 413, 422}
 TRIED_BEYOND = 8
@@ -150,11 +152,12 @@ class Outbox:
 
     def _did_not_come(self, sent: Sent, missing: list[int], now_s: float) -> bool:
         """True where these are given up; else they are waited for, or sent again."""
-        if now_s - sent.at_s <= SETTLES_S:
-            return False
         mark, times = self._again
-        self._again = (sent.before, times + 1 if mark == sent.before else 1)
-        if self._again[1] > SENT_AGAIN_AT_MOST:
+        so_far = times if mark == sent.before else 0
+        if now_s - sent.at_s <= (REMEMBERS_S if so_far else SETTLES_S):
+            return False
+        self._again = (sent.before, so_far + 1)
+        if so_far >= SENT_AGAIN_AT_MOST:
             self._give_up(missing, f"the server took each {1 + SENT_AGAIN_AT_MOST} times and does not have them")
             return True
         log.info("events of %s after entry %d did not come to stay and are sent again", self.node, sent.before)
