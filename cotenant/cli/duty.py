@@ -75,7 +75,7 @@ def _fleet(node: str | None, *, watch: bool) -> OperationResult:
 
     rows = of_store(settings(), lambda engine: store.list_duties(engine, node))
     if rows is None:
-        return OperationResult({"nodes": []}, messages=[NO_STORE], view=_fleet_text)
+        return OperationResult({"nodes": []}, messages=[NO_STORE])
     if node is not None and not rows:
         raise Refused("NODE_UNKNOWN", f"node {node!r}", "the store has no such node", "cotenant node list --fleet")
     return OperationResult({"nodes": rows}, view=_fleet_text)

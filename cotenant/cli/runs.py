@@ -127,7 +127,7 @@ def store_engine(settings: Settings) -> Any | None:
         return store.open(settings.store)
     except SQLAlchemyError as error:
         said = str(getattr(error, "orig", None) or error).splitlines()[0]
-        remedy = "check COTENANT_STORE_URL, or start its database"
+        remedy = "check the URL (--store, else COTENANT_STORE_URL), or start its database"
         raise Unreachable("STORE_UNREACHABLE", f"store {shown}", said, remedy) from error
     except ImportError as error:
         remedy = "install it: make setup, or pip install '.[postgres]'"
