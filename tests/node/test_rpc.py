@@ -46,19 +46,19 @@ def path(tmp_path: Path) -> Iterator[Path]:
         "slow": _slow,
     }
     server = RpcServer(where, verbs)
+    serving = threading.Event()
 
     def serve() -> None:
         asyncio.set_event_loop(loop)
         loop.run_until_complete(server.start())
+        serving.set()
         loop.run_forever()
         loop.run_until_complete(server.stop())
 
     thread = threading.Thread(target=serve)
     thread.start()
-    for _ in range(500):
-        if where.exists():
-            break
-        threading.Event().wait(0.02)
+    # the file is there a moment before anybody listens
+    assert serving.wait(60)
     yield where
     loop.call_soon_threadsafe(loop.stop)
     thread.join(10)
