@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -393,3 +394,11 @@ def test_certificates_of_a_node_that_is_silent_are_unknown_and_not_fine(cli: Cli
     assert said.code == 3
     assert said.out == ""
     assert "no agent answers" in said.err
+
+
+def test_a_name_that_is_no_utf_8_can_be_printed(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="utf-8"))
+    assert cli("--help").code == 0
+    print("caf\udce9.jsonl", flush=True)
+    assert raw.getvalue().endswith(b"caf\\udce9.jsonl\n")
