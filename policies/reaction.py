@@ -20,7 +20,7 @@ from policies.codes import Entry
 from policies.rules import PidStart, RuleState, step_rule
 from policies.section.models import Cooldown, Metric
 
-__all__ = ["HarmSignals", "Level", "Limit", "Reaction", "ReactionState", "pressure", "step_reaction"]
+__all__ = ["HarmSignals", "Level", "Limit", "Reaction", "ReactionState", "paused_before", "pressure", "step_reaction"]
 
 Level = Literal["free", "lowered", "paused"]
 
@@ -97,6 +97,11 @@ class Reaction:
     measures: bool = False
     pressure: float | None = None
     code: Literal["PROTECTION_HARM", "PROTECTION_BASELINE"] = "PROTECTION_HARM"
+
+
+def paused_before(pause: RuleState) -> ReactionState:
+    """The state of a new process to which an earlier one left this pause; the program is measured anew."""
+    return ReactionState(pause=pause, level="paused" if pause.holds else "free")
 
 
 def pressure(limit: Limit, figure: float | None, baseline: float | None) -> float | None:

@@ -10,8 +10,8 @@ from nodes.journal import Journal
 from nodes.meters.reading import Unreadable
 from nodes.meters.stall import StallMeter
 from nodes.sources.hub import SourceHub
-from policies.reaction import HarmSignals, Limit, Reaction, ReactionState, step_reaction
-from policies.rules import Group, PidStart
+from policies.reaction import HarmSignals, Limit, Reaction, ReactionState, paused_before, step_reaction
+from policies.rules import Group, PidStart, RuleState
 from policies.section import Rule
 from policies.section.effective import protect_key
 from policies.section.models import Protect, Timing
@@ -25,6 +25,8 @@ IDLE_EVERY_S = 10.0
 _LEVELS = ("free", "lowered", "paused")
 # The program's share of device time since it was last asked for, 0..1; None: it cannot be told.
 DeviceShare = Callable[[Rule, Group], float | None]
+# The pause that an earlier process left of a rule's limit, by the limit's name; None: it left none.
+LeftPause = Callable[[Rule, str, float], RuleState | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +49,19 @@ class _Watched:
 
 
 class HarmWatch:
-    """Not thread-safe. ``device_share`` answers for ``gpu_share``."""
+    """Not thread-safe. ``device_share`` answers for ``gpu_share``; ``left_pause`` is asked once a limit, at its first look."""
 
-    def __init__(self, journal: Journal, hub: SourceHub, device_share: DeviceShare) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        hub: SourceHub,
+        device_share: DeviceShare,
+        left_pause: LeftPause = lambda _rule, _key, _now_s: None,
+    ) -> None:
         self._journal = journal
         self._hub = hub
         self._device_share = device_share
+        self._left_pause = left_pause
         self._watched: dict[str, _Watched] = {}
 
     def forget_but(self, rules: set[str]) -> None:
@@ -65,7 +74,10 @@ class HarmWatch:
         """One sample of each ``protect`` of the rule. ``on``: indices of its phases that are on."""
         program = frozenset(p.pid_start for p in found.roots)
         for key, protect, phase in protects(rule):
-            watched = self._watched.setdefault(key, _Watched())
+            watched = self._watched.get(key)
+            if watched is None:
+                left = self._left_pause(rule, key, now_s)
+                watched = self._watched[key] = _Watched(ReactionState() if left is None else paused_before(left))
             in_force = active and (phase is None or phase in on)
             seen = (in_force, program)
             if (
@@ -94,6 +106,13 @@ class HarmWatch:
             watched.state, watched.reaction, events = step_reaction(watched.state, signals, now_s, limit)
             for event in events:
                 self._journal.write(event.code, {"rule": rule.id, **event.data})
+
+    def pauses(self) -> Iterator[tuple[str, str, RuleState]]:
+        """(rule, name of the limit, its pause) of each that has paused work at some time."""
+        for key, watched in self._watched.items():
+            pause = watched.state.pause
+            if pause.holds or pause.activations:
+                yield key.partition("/")[0], key, pause
 
     def rest(self) -> None:
         """Nothing is judged (``fleet_first``); what was measured until now says nothing later."""

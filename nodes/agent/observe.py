@@ -13,6 +13,7 @@ from nodes.agent.harm import FleetNow, HarmWatch
 from nodes.agent.memory_watch import MemoryWatch
 from nodes.agent.phases import Phases
 from nodes.agent.program_use import footprint_bytes, held_bytes
+from nodes.agent.rule_memory import RuleMemory, rule_digest
 from nodes.clock import monotonic_s
 from nodes.identity import ProcessId
 from nodes.journal import Journal
@@ -61,6 +62,8 @@ class Observer:
         self.memory = MemoryWatch(journal)
         self._groups: dict[str, Group] = {}
         self._states: dict[str, RuleState] = {}
+        self._remembered = RuleMemory(journal)
+        self._digests: dict[str, str] = {}
         self.phases = Phases(journal, hub)
         self._sources_ok: dict[str, bool] = {}
         self.home = str(Path.home())
@@ -71,7 +74,9 @@ class Observer:
         self._verdicts = Verdicts()
         self._matched: tuple[Mapping[int, ProcInfo], tuple[Rule, ...]] | None = None
         self._limits: dict[tuple[str, int | None], tuple[Caps, Reserve]] = {}
-        self.harm = HarmWatch(journal, hub, lambda _rule, found: self.on_device.share(found, monotonic_s()))
+        self.harm = HarmWatch(
+            journal, hub, lambda _rule, found: self.on_device.share(found, monotonic_s()), self._harm_pause
+        )
         self.fleet_now = FleetNow()
         self.programs_hold_bytes = 0
         self.read_devices: DeviceReader | None = None
@@ -94,6 +99,7 @@ class Observer:
             for name in [name for name in table if name not in kept]:
                 del table[name]
         self._timing = {rule.id: timing(rule, section.node.defaults) for rule in section.rules}
+        self._digests = {rule.id: rule_digest(rule, section.node.duty_device) for rule in self._rules}
         self._matched = None
         self.phases.configure(section)
         self.harm.forget_but(kept)
@@ -116,6 +122,7 @@ class Observer:
             self._step_rule(rule, self._groups[rule.id], now_s)
             self._say_source(rule)
         self._step_harm(now_s)
+        self._keep_timing()
         self._read_reserved()
         self.power = power_source()
         self.memory.read(now_s, trees, self._section.node.memory)
@@ -140,12 +147,14 @@ class Observer:
     def _step_rule(self, rule: Rule, found: Group, now_s: float) -> None:
         state = self._states.get(rule.id)
         events: Sequence[RuleEvent]
+        times, holds = self._timing[rule.id], self._holds(rule, found, now_s)
+        enter_s = enter_after_s(rule, times)
+        if state is None and not rule.ignore:
+            state = self._remembered.take(rule.id, self._digests[rule.id], now_s, times.cooldown)
+            enter_s = 0.0  # as at any start: a program that runs already is protected at once
         if state is None:
-            state, events = start_rule(self._holds(rule, found, now_s), now_s)
+            state, events = start_rule(holds, now_s)
         else:
-            times = self._timing[rule.id]
-            enter_s = enter_after_s(rule, times)
-            holds = self._holds(rule, found, now_s)
             state, events = step_rule(state, holds, now_s, enter_s, times.exit_after_s, times.cooldown)
         self._states[rule.id] = state
         for event in events:
@@ -194,6 +203,17 @@ class Observer:
             state = self._states[rule.id]
             on = self.phases.on(rule.id)
             self.harm.step(rule, self._groups[rule.id], state.active, on, self.fleet_now, self._timing[rule.id], now_s)
+
+    def _harm_pause(self, rule: Rule, key: str, now_s: float) -> RuleState | None:
+        cooldown = self._timing[rule.id].cooldown
+        return self._remembered.take(f"harm of {key}", self._digests[rule.id], now_s, cooldown)
+
+    def _keep_timing(self) -> None:
+        """Before anything is let go by it: what a rule holds outlives this process."""
+        rules = {rule.id: self._digests[rule.id] for rule in self._rules if not rule.ignore}
+        timings = [(name, digest, self._states[name]) for name, digest in rules.items()]
+        harm = [(f"harm of {key}", rules[rule], pause) for rule, key, pause in self.harm.pauses()]
+        self._remembered.keep([*timings, *harm])
 
     def _read_reserved(self) -> None:
         """What programs hold already of what is reserved for them."""

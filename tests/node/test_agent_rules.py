@@ -162,3 +162,23 @@ def test_two_sections_bind_together_and_an_earlier_version_is_restored(cpu_node:
     kept = rig.client.call("section_show", version=first)
     assert kept["text"] == own
     assert len(rig.client.call("section_versions")) == 4
+
+
+def test_what_a_cooldown_holds_stays_held_when_the_agent_is_killed(cpu_node: Rig) -> None:
+    rig = cpu_node
+    waits = "[node.defaults]\nenter_for_s = 0\nexit_after_s = 2\ncooldown = { base_s = 600 }\n"
+    rig.client.call("section_set", text=f"{waits}{rule(rig)}pause_fleet = true\n", by="test")
+    wait_for("the rule is active", lambda: [each["active"] for each in rig.client.call("status")["rules"]] == [True])
+    program = rig.started[1]
+    program.kill()
+    program.wait()
+    wait_for("it cools down", lambda: not rig.client.call("status")["rules"][0]["active"])
+    assert rig.agent is not None
+    rig.agent.kill()
+    rig.agent.wait()
+    rig.start_agent()
+    (found,) = rig.client.call("status")["rules"]
+    assert (found["active"], found["holds"]) == (False, True)
+    assert found["resumes_in_s"] is not None
+    assert found["resumes_in_s"] <= 600
+    assert state(rig, work(rig), "waiting", "PROTECTION_PAUSE")
