@@ -1,38 +1,52 @@
-"""Builds: process trees that take every core for minutes, give way to all other work, and end with their agent.
+"""Builds and doctors: process trees that take every core for minutes, give way to all other work, and end with their agent.
 
 A class of the scheduler alone does not let a build give way: inside a control group or, with autogroup, inside a session, it counts only
 against the group's own processes. So each build has a session of its own with the lowest weight, and a control group where one can be made.
+
+They are work on the protected machine like any other: while something holds fleet work (``Builds.hold``) none is begun and those that run
+are stopped. The time that one is stopped, and within bounds the time that it waits for a CPU which others have, is not its own.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
+import signal
 import subprocess
 import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import IO
 
+from nodes.clock import monotonic_s
+from nodes.jobs import proctree
 from nodes.jobs.cgroup import Group, make_group, parents
+from nodes.meters.reading import Unreadable
+from nodes.meters.stall import StallMeter
 
 __all__ = ["Builds", "Built"]
 
 OUTPUT_BYTES = 1 << 16
 # The grace inside, and time for a busy machine to get there.
 STOP_WITHIN_S = 60.0
+LOOK_S = 0.25
+STARVED_LOOK_S = 2.0
 _NUMBERS = itertools.count(1)
 
 # $1 is the control group or empty. Descriptor 0 is a pipe whose other end only the agent holds: when that is closed, by the agent or
-# with it, reading ends and so does everything of the session. TERM first, as ninja keeps its children in groups that it alone ends.
+# with it, reading ends and so does everything of the session. TERM first, as ninja keeps its children in groups that it alone ends; and
+# CONT, since what is stopped could not end them.
 WATCHED = """
 [ -z "$1" ] || echo $$ 2>/dev/null >"$1/cgroup.procs"
 echo 19 2>/dev/null >/proc/self/autogroup
+ionice -c 3 -p $$ 2>/dev/null
 shift
 exec 3<&0 </dev/null
-(trap '' TERM; read -r _; kill -TERM 0; sleep 3; kill -KILL 0) <&3 3<&- &
+(trap '' TERM; read -r _; kill -TERM 0; kill -CONT 0; sleep 3; kill -KILL 0) <&3 3<&- &
 exec 3<&-
 "$@"
 """
@@ -47,6 +61,8 @@ class Built:
     late: bool = False
     ended: bool = False
     """By ``Builds.end``; also one that came after it and was not begun."""
+    starved_s: float = 0.0
+    """Of the time that it took, what it waited for a CPU and what did not count for its limit."""
 
 
 class Builds:
@@ -56,18 +72,41 @@ class Builds:
         self._lock = threading.Lock()
         self._held: set[int] = set()
         self._over = False
+        self.on_hold: str | None = None
+
+    def hold(self, why: str | None) -> None:
+        """Stop what runs and begin nothing, for this reason, until told None. Comes into force within ``LOOK_S`` and some."""
+        self.on_hold = why
 
     @property
     def is_over(self) -> bool:
         """The agent stops: nothing is begun any more."""
         return self._over
 
-    def run(self, argv: Sequence[str], env: Mapping[str, str], limit_s: float) -> Built:
+    def run(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        limit_s: float,
+        *,
+        cwd: str | os.PathLike[str] | None = None,
+        out: IO[bytes] | None = None,
+        errors: IO[bytes] | None = None,
+        starved_s: float = 0.0,
+        insists: bool = False,
+    ) -> Built:
         """Run it at the lowest priority. What it leaves running is ended.
+
+        Args:
+            out, errors: files for what it writes; without them the end of both is ``Built.words``.
+            starved_s: so much of the time that it waits for a CPU does not count for ``limit_s``.
+            insists: a person asked for it in spite of what holds fleet work.
 
         Raises:
             OSError: it cannot be started, or does not end.
         """
+        while self.on_hold is not None and not insists and not self._over:
+            time.sleep(LOOK_S)
         group = make_group(f"build-{os.getpid()}-{next(_NUMBERS)}", parents())
         if group is not None:
             group.set_idle(True)
@@ -75,38 +114,58 @@ class Builds:
         with self._lock:
             self._held.add(held)
         try:
-            with tempfile.TemporaryFile() as out:
+            with tempfile.TemporaryFile() as said:
                 try:
                     if self._over:
                         return Built(-15, "", ended=True)
                     process = subprocess.Popen(
                         ["/bin/sh", "-c", WATCHED, "build", group.path if group else "", *argv],
+                        cwd=cwd,
                         env=env,
                         stdin=watched,
-                        stdout=out,
-                        stderr=subprocess.STDOUT,
+                        stdout=said if out is None else out,
+                        stderr=(subprocess.STDOUT if out is None else said) if errors is None else errors,
                         start_new_session=True,
                         preexec_fn=_yield_cpu,
                     )
                 finally:
                     os.close(watched)
-                late = False
-                try:
-                    code = process.wait(limit_s)
-                except subprocess.TimeoutExpired:
-                    late = True
+                code, waited_s = self._wait(process, limit_s, starved_s, insists=insists)
+                late = code is None
+                if code is None:
                     self._let_go(held)
                     code = _stopped(process)
-                return Built(code, _end_of(out.fileno()), late=late, ended=self._over and code != 0)
+                words = _end_of(said.fileno())
+                return Built(code, words, late=late, ended=self._over and code != 0, starved_s=waited_s)
         finally:
             self._let_go(held)
             if group is not None:
                 group.kill()
                 _gone(group)
 
+    def _wait(
+        self, process: subprocess.Popen[bytes], limit_s: float, starved_s: float, *, insists: bool
+    ) -> tuple[int | None, float]:
+        """(exit status, seconds of waiting for a CPU that did not count); None: it is too late."""
+        tree, spent_s, excused_s, last_s = _Tree(process.pid), 0.0, 0.0, monotonic_s()
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.wait(LOOK_S), excused_s
+            now_s = monotonic_s()
+            if self.on_hold is not None and not insists and not self._over:
+                tree.stop()
+            else:
+                tree.go_on()
+                spent_s += now_s - last_s
+                if starved_s > 0.0:
+                    excused_s = min(starved_s, excused_s + tree.starved_s(now_s))
+            last_s = now_s
+            if spent_s - excused_s >= limit_s:
+                return None, excused_s
+
     def end(self) -> None:
         """End what runs, and let none begin any more: the agent stops."""
-        self._over = True
+        self._over = True  # what is stopped goes on, so that it can end itself
         for held in list(self._held):
             self._let_go(held)
 
@@ -116,6 +175,53 @@ class Builds:
             if held in self._held:
                 self._held.discard(held)
                 os.close(held)
+
+
+@dataclass(slots=True)
+class _Tree:
+    """The processes below a build's shell. The shell itself and its watcher are left alone: they end the rest with the agent."""
+
+    shell: int
+    system: proctree.ProcSystem = field(default_factory=proctree.ProcSystem)
+    stalls: StallMeter = field(default_factory=StallMeter)
+    stopped: bool = False
+    looked_s: float = -math.inf
+
+    def _below(self) -> list[proctree.Proc]:
+        shell = self.system.stat(self.shell)
+        if shell is None:
+            return []
+        found = proctree.walk(self.system, [(shell.pid, shell.start_ticks)])[1:]
+        own = _command(shell.pid)
+        watchers = {proc.pid for proc in found if proc.ppid == shell.pid and _command(proc.pid) == own}
+        return [proc for proc in found if not {proc.pid, proc.ppid} & watchers]
+
+    def stop(self) -> None:
+        """Told again at each look: a child made in the same moment would run on."""
+        self.stopped = True
+        running = [proc for proc in self._below() if proc.state not in proctree.STOPPED and not proc.dead]
+        proctree.signal_tree(self.system, running, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        if self.stopped:
+            self.stopped = False
+            proctree.signal_tree(self.system, self._below(), signal.SIGCONT)
+
+    def starved_s(self, now_s: float) -> float:
+        """Seconds since the last look in which it wanted a CPU and had none; at most those that went by."""
+        if now_s - self.looked_s < STARVED_LOOK_S:
+            return 0.0
+        span_s, self.looked_s = now_s - self.looked_s, now_s
+        found = self.stalls.read([(proc.pid, proc.start_ticks) for proc in self._below()], now_s)
+        return 0.0 if isinstance(found, Unreadable) else min(found[0], span_s)
+
+
+def _command(pid: int) -> bytes | None:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read()
+    except OSError:
+        return None
 
 
 def _stopped(process: subprocess.Popen[bytes]) -> int:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import subprocess
 import sys
 import threading
 from pathlib import Path
 
+from nodes.builds import Builds
 from policies.refusal import Refused
 
 __all__ = ["bundle_digest", "check_bundle", "copy_bundle", "put_sdk", "python_environment", "sdk_sources"]
 
 BUNDLE_BYTES_MAX = 2 << 30
 BUILD_LIMIT_S = 60.0
+STARVED_LIMIT_S = 3600.0
 PIECE_BYTES = 1 << 16
 _LEFT_OUT = frozenset({"__pycache__", ".git", ".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache"})
 _ALIAS = {
@@ -107,7 +108,7 @@ def put_sdk(packages: Path, sources: dict[str, bytes]) -> None:
         (packages / "oarbank_sdk" / name).write_text(text, encoding="utf-8")
 
 
-def python_environment(home: Path) -> Path:
+def python_environment(home: Path, builds: Builds | None = None) -> Path:
     """The interpreter in which only the SDK can be imported; built once per Python and SDK version under ``home``.
 
     A virtual environment without pip: its site-packages hold a copy of ``cotenant.sdk`` and the alias ``oarbank_sdk``.
@@ -124,12 +125,15 @@ def python_environment(home: Path) -> Path:
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     temporary = home / f".new-{os.getpid()}-{threading.get_ident()}"
     shutil.rmtree(temporary, ignore_errors=True)
-    subprocess.run(
-        [sys.executable, "-I", "-m", "venv", "--without-pip", "--symlinks", str(temporary)],
-        check=True,
-        capture_output=True,
-        timeout=BUILD_LIMIT_S,
-    )
+    command = [sys.executable, "-I", "-m", "venv", "--without-pip", "--symlinks", str(temporary)]
+    done = (builds or Builds()).run(command, os.environ, BUILD_LIMIT_S, starved_s=STARVED_LIMIT_S)
+    if done.late or done.code != 0:
+        how = (
+            f"was not done within {BUILD_LIMIT_S:g} s"
+            if done.late
+            else f"gave {done.code}: {done.words.strip()[-300:]}"
+        )
+        raise OSError("venv was ended with the agent" if done.ended else f"venv {how}")
     put_sdk(temporary / "lib" / f"python{version}" / "site-packages", sources)
     try:
         os.rename(temporary, place)

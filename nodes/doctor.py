@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from nodes.child import end_group, ended_within
+from nodes.builds import Builds
 from nodes.jobs.runnerfiles import write_document
 from nodes.jobs.workdir import runner_environment
 from policies.json_text import parse_json
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["DoctorReport", "run_doctor"]
 
 DOCTOR_LIMIT_S = 60.0
+# At the lowest priority beside a busy program it may wait so long for a CPU before the limit is said to be its own fault.
+STARVED_LIMIT_S = 540.0
 DOCTOR_OUTPUT_BYTES = 1 << 20
 # Of what it wrote to its standard error, the end.
 COMPLAINT_BYTES = 500
@@ -42,8 +43,14 @@ class DoctorReport:
         return {name: getattr(self, name) for name in names}
 
 
-def run_doctor(module: ModuleLike, limit_s: float = DOCTOR_LIMIT_S) -> DoctorReport:
-    """``<exec…> doctor --json`` in the module's data folder; blocks for at most ``limit_s``, and seconds to end it."""
+def run_doctor(
+    module: ModuleLike, limit_s: float = DOCTOR_LIMIT_S, builds: Builds | None = None, *, insists: bool = False
+) -> DoctorReport:
+    """``<exec…> doctor --json`` in the module's data folder, as work that gives way to all other (``nodes.builds``).
+
+    Blocks for at most ``limit_s``, not counting what it waited for a CPU and while something holds fleet work. ``insists``: a person
+    asked for it in spite of that.
+    """
     tmp = module.data.parent / "tmp"
     tmp.mkdir(parents=True, exist_ok=True, mode=0o700)
     settings = module.data.parent / "settings.json"
@@ -61,28 +68,32 @@ def run_doctor(module: ModuleLike, limit_s: float = DOCTOR_LIMIT_S) -> DoctorRep
     # files: of a pipe that a child of its inherits nobody knows when the last word is said
     with open(said.with_suffix(".out"), "w+b") as out, open(said.with_suffix(".err"), "w+b") as errors:
         try:
-            process = subprocess.Popen(
+            done = (builds or Builds()).run(
                 [*module.command(), "doctor", "--json"],
+                env,
+                limit_s,
                 cwd=module.data,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=errors,
-                start_new_session=True,
+                out=out,
+                errors=errors,
+                starved_s=STARVED_LIMIT_S,
+                insists=insists,
             )
         except (OSError, ValueError) as error:
-            return DoctorReport("undetected", f"its doctor cannot be started: {error}", [], {}, [])
-        late = not ended_within(process, limit_s)
-        if not end_group(process):
-            why = f"its doctor (process {process.pid}) survives SIGKILL"
-            return DoctorReport("undetected", why, [], {}, [])
+            return _unheard(f"its doctor cannot be started, or ended: {error}")
         out.seek(0)
         text = out.read(DOCTOR_OUTPUT_BYTES)
         errors.seek(max(0, errors.seek(0, os.SEEK_END) - COMPLAINT_BYTES))
         complaint = errors.read(COMPLAINT_BYTES)
-    if late:
-        return DoctorReport("undetected", f"its doctor did not answer within {limit_s:g} s", [], {}, [])
-    return _read_report(text, process.returncode, complaint.decode("utf-8", "replace").strip())
+    if done.ended:
+        return _unheard("its doctor was ended with the agent; ask it again")
+    if done.late:
+        starved = f" of its own (it waited {done.starved_s:.0f} s more for a CPU)" if done.starved_s >= 1.0 else ""
+        return _unheard(f"its doctor did not answer within {limit_s:g} s{starved}")
+    return _read_report(text, done.code, complaint.decode("utf-8", "replace").strip())
+
+
+def _unheard(why: str) -> DoctorReport:
+    return DoctorReport("undetected", why, [], {}, [])
 
 
 def _read_report(text: bytes, code: int, errors: str) -> DoctorReport:

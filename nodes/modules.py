@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -222,11 +221,11 @@ class ModuleStore:
         if manifest is not None and not state.why:
             state = self._with_environment(state)
         if manifest is not None and not state.why:
-            state = _judged(state, run_doctor(state))
+            state = _judged(state, run_doctor(state, builds=self.builds))
         return self._keep(state)
 
-    def doctor(self, name: str) -> DoctorReport:
-        """Run a module's doctor now and keep what it says. Blocks.
+    def doctor(self, name: str, *, insists: bool = False) -> DoctorReport:
+        """Run a module's doctor now and keep what it says. Blocks. ``insists``: in spite of what holds fleet work.
 
         Raises:
             Refused: there is no such module.
@@ -244,7 +243,7 @@ class ModuleStore:
             if state.manifest is not None and state.python is None:
                 state = self._with_environment(replace(state, why=""))
             if state.manifest is not None and (state.doctor is not None or not state.why):
-                state = self._keep(_judged(state, run_doctor(state)))
+                state = self._keep(_judged(state, run_doctor(state, builds=self.builds, insists=insists)))
         return state.doctor or DoctorReport("undetected", state.why, [], {}, [])
 
     def _with_environment(self, state: ModuleState) -> ModuleState:
@@ -261,8 +260,8 @@ class ModuleStore:
             except EnvironmentFailed as error:
                 return replace(state, why=f"its environment cannot be built: {error}")
         try:
-            return replace(state, python=python_environment(self._home / ".env"))
-        except (OSError, subprocess.SubprocessError) as error:
+            return replace(state, python=python_environment(self._home / ".env", self.builds))
+        except OSError as error:
             return replace(state, why=f"its environment cannot be built: {error}")
 
     def _keep(self, state: ModuleState) -> ModuleState:
@@ -309,7 +308,9 @@ class ModuleStore:
 
     def _not_added(self, short: str, path: Path) -> ModuleState:
         manifest, why = _manifest(path)
-        return _state_of(short, "", manifest, why or "its doctor has not run yet", None, self._home / short / "data")
+        hold = self.builds.on_hold
+        why = why or ("its doctor has not run yet" if hold is None else f"its doctor waits: {hold}")
+        return _state_of(short, "", manifest, why, None, self._home / short / "data")
 
 
 def _state_of(

@@ -17,6 +17,7 @@ from policies.views import Action, Desired, NodeView, Reason, RuleView, Unit
 from policies.work import CPU
 
 __all__ = [
+    "brakes",
     "caps_in_force",
     "desired",
     "duties",
@@ -117,11 +118,7 @@ def is_lowered(unit: Unit, node: NodeView) -> bool:
 
 def reasons(unit: Unit, node: NodeView) -> tuple[Reason, ...]:
     """Everything that holds this unit now; empty: it may run."""
-    found: list[Reason] = []
-    if node.pause:
-        found.append(Reason("PROTECTION_PAUSE", "the owner paused all fleet work (node.pause)", "set pause = false"))
-    for rule in node.rules:
-        found += _rule_reasons(unit, rule, node)
+    found = brakes(unit, node)
     # In OFF the run's own hold stands in the rule's place: it is no pause that the ten-minute limit should end.
     exempt = node.run.rule if node.run is not None and node.run.tests(unit) else None
     if unit.device:
@@ -133,6 +130,16 @@ def reasons(unit: Unit, node: NodeView) -> tuple[Reason, ...]:
     elif unit.feed_of is not None:
         found.append(Reason("RUN_HOLD", f"it feeds run {unit.feed_of}, which does not run now", action="evict"))
     return tuple(found)
+
+
+def brakes(unit: Unit, node: NodeView) -> list[Reason]:
+    """What the owner and the rules hold outright, whatever the work costs a program."""
+    found: list[Reason] = []
+    if node.pause:
+        found.append(Reason("PROTECTION_PAUSE", "the owner paused all fleet work (node.pause)", "set pause = false"))
+    for rule in node.rules:
+        found += _rule_reasons(unit, rule, node)
+    return found
 
 
 def _stall_binds(unit: Unit, node: NodeView) -> bool:

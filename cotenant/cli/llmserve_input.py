@@ -149,6 +149,12 @@ def check_model(settings: Settings, spec: BatchSpec, notes: list[str]) -> None:
     except Unreachable:
         notes.append(f"node {spec.node} does not answer here, so its models were not looked at")
         return
+    except Refused as refused:
+        if refused.code not in ("MODULE_HELD", "RUN_LOCKED"):
+            raise
+        # prompts may be queued at any time; each job looks at its model itself
+        notes.append(f"the models of node {spec.node} were not looked at now: {refused.why}")
+        return
     there = [name for name in told["attrs"].get("backends") or [] if name != "stub"]
     if spec.backend == "stub":
         return

@@ -20,7 +20,7 @@ __all__ = ["register"]
 
 # Adding a module may build its environment.
 ADD_S = 900.0
-DOCTOR_S = 120.0
+DOCTOR_S = 660.0
 
 
 def register(app: typer.Typer) -> None:
@@ -58,10 +58,12 @@ def register(app: typer.Typer) -> None:
     @command(modules, "doctor", example="cotenant module doctor llmserve")
     def doctor(
         module: Annotated[str, typer.Argument(metavar="MODULE", help="A module, as `module list` names it.")],
+        now: Annotated[bool, typer.Option("--now", help="In spite of what holds fleet work (not of a run).")] = False,
         node: NodeOption = None,
     ) -> OperationResult:
         """Ask the module's own doctor whether it can work here. Exit code 1 when it cannot."""
-        found = agent_of(node).ask("module_doctor", module=module, _timeout_s=DOCTOR_S)
+        more = {"now": True} if now else {}
+        found = agent_of(node).ask("module_doctor", module=module, **more, _timeout_s=DOCTOR_S)
         code = Exit.DONE if found["health"] == "healthy" else Exit.OTHER_ANSWER
         return OperationResult(found, exit_code=code, view=_doctor)
 

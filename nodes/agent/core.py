@@ -41,6 +41,7 @@ from nodes.modules import ModuleStore
 from nodes.sources.hub import SourceHub
 from nodes.sources.probe import Owner
 from nodes.sources.views import PhaseUpdate, ProgressView
+from policies.build_holds import build_holds
 from policies.harness.conditions import Conditions
 from policies.refusal import Refused
 from policies.section import Section
@@ -312,6 +313,7 @@ class Agent:
         run = self.runs.active
         seen = self.observer.node_view(self.section, how, now_s, run.view() if run is not None else None)
         self.view = self.governing.applied(seen, how)
+        self.modules.builds.hold("; ".join(each.why for each in build_holds(self.view)) or None)
         self.enforcing.carry_out()
         self.enforcing.evict_for_memory()
         if self.admitting.admit():
@@ -320,7 +322,9 @@ class Agent:
         self.at_once.prepare()
 
     def prepare_modules(self) -> None:
-        """Add the bundles that come with the product. Blocks for as long as their doctors take: call it in a thread."""
+        """Add the bundles that come with the product. Blocks for as long as their doctors take, and while something holds them
+        (then ``modules`` says what): call it in a thread.
+        """
         for name in self.modules.pending():
             try:
                 self.modules.prepare(name)

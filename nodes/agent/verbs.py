@@ -24,6 +24,7 @@ from nodes.machine import read_machine
 from nodes.meters.reading import Unreadable
 from nodes.rpc import Peer, Verb
 from nodes.sources.probe import Owner
+from policies.build_holds import build_holds
 from policies.doctor import Gpu, judge_machine, lacking
 from policies.harness.rows import Order
 from policies.harness.spec import RunSpec
@@ -196,6 +197,7 @@ class Verbs:
     async def module_add(self, path: str) -> dict[str, Any]:
         # A bundle that changes between two windows would certify work that was not measured.
         self.agent.runs.check_free()
+        self._check_held(f"bundle {path}", "add it when that is over: cotenant explain")
         self._adding += 1
         try:
             state = await asyncio.to_thread(self.agent.modules.add, Path(path))
@@ -206,10 +208,21 @@ class Verbs:
         self.agent.evaluate("tick")
         return found
 
-    async def module_doctor(self, module: str) -> dict[str, Any]:
-        report = await asyncio.to_thread(self.agent.modules.doctor, module)
+    async def module_doctor(self, module: str, now: bool = False) -> dict[str, Any]:
+        """``now``: a person insists on it in spite of what holds fleet work; while a run measures nobody can."""
+        self.agent.runs.check_free()
+        if not now:
+            remedy = f"ask when that is over; or all the same: cotenant module doctor {module} --now"
+            self._check_held(f"the doctor of {module}", remedy)
+        report = await asyncio.to_thread(self.agent.modules.doctor, module, insists=now)
         self.agent.evaluate("tick")
         return report.as_dict()
+
+    def _check_held(self, what: str, remedy: str) -> None:
+        """A build or a doctor that was asked for is refused rather than kept waiting for nobody knows how long."""
+        why = build_holds(self.agent.view)
+        if why:
+            raise Refused("MODULE_HELD", what, "; ".join(each.why for each in why), remedy)
 
     def job_submit(
         self,

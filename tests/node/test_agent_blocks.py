@@ -114,6 +114,9 @@ def test_other_flows_wait_while_a_run_measures_and_the_section_stays(measured: R
         rig.client.call("module_add", path=str(rig.home))
     assert refused.value.code == "RUN_LOCKED"
     with pytest.raises(Refused) as refused:
+        rig.client.call("module_doctor", module="llmserve", now=True)
+    assert refused.value.code == "RUN_LOCKED"
+    with pytest.raises(Refused) as refused:
         rig.begin(run="run-2")
     assert refused.value.code == "RUN_LOCKED"
     assert "run-1" in refused.value.why

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from policies.refusal import Refused
 from tests.node.agent_rig import ROOT, Rig, wait_for
 
 MODULE = ROOT / "tests/node/foreign_module"
@@ -182,3 +184,32 @@ def test_what_a_cooldown_holds_stays_held_when_the_agent_is_killed(cpu_node: Rig
     assert found["resumes_in_s"] is not None
     assert found["resumes_in_s"] <= 600
     assert state(rig, work(rig), "waiting", "PROTECTION_PAUSE")
+
+
+def test_no_module_is_built_or_asked_while_fleet_work_is_held_unless_a_person_insists(cpu_node: Rig) -> None:
+    rig = cpu_node
+    rig.client.call("section_set", text="[node]\npause = true\n", by="test")
+    with pytest.raises(Refused) as refused:
+        rig.client.call("module_doctor", module="stranger")
+    assert refused.value.code == "MODULE_HELD"
+    assert "node.pause" in refused.value.why
+    assert "--now" in refused.value.remedy
+    with pytest.raises(Refused) as refused:
+        rig.client.call("module_add", path=str(MODULE))
+    assert refused.value.code == "MODULE_HELD"
+    assert rig.client.call("module_doctor", module="stranger", now=True, _timeout_s=120)["health"] == "healthy"
+
+
+def test_the_modules_of_the_product_wait_until_nothing_holds_fleet_work(rig: Rig) -> None:
+    rig.start_agent()
+    wait_for("it is ready", lambda: rig.client.call("modules")[0]["state"] == "ready", 120)
+    rig.client.call("section_set", text="[node]\npause = true\n", by="test")
+    assert rig.agent is not None
+    rig.agent.terminate()
+    rig.agent.wait(60)
+    shutil.rmtree(rig.home / "nodes/local/modules")
+    rig.start_agent()
+    why = wait_for("it waits", lambda: "waits" in (said := rig.client.call("modules")[0]["why"]) and said, 60)
+    assert "node.pause" in why
+    rig.client.call("section_set", text="", by="test")
+    wait_for("it is ready", lambda: rig.client.call("modules")[0]["state"] == "ready", 120)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from nodes.builds import Builds, Built
+from nodes.doctor import run_doctor
 from nodes.jobs.lowering import AUTOGROUP
 from nodes.uv_environment import EnvironmentFailed, uv_environment
 from policies.manifest import Runtime
@@ -103,6 +107,141 @@ def test_case_048_a_build_has_the_lowest_weight_of_a_session_of_its_own() -> Non
         assert autogroup[0].endswith(" nice 19")
 
 
+# -- while something holds fleet work -----------------------------------------------------------------------------------
+
+# Counts, in a child of the shell.
+COUNTS = """
+(while :; do echo . >>"$0/counted"; sleep 0.05; done) & wait
+"""
+
+
+def counted(place: Path) -> int:
+    file = place / "counted"
+    return file.stat().st_size if file.exists() else 0
+
+
+def stands_still(place: Path) -> bool:
+    before = counted(place)
+    time.sleep(1.0)
+    return counted(place) == before
+
+
+def test_while_something_holds_it_its_tree_is_stopped_and_no_limit_runs(tmp_path: Path) -> None:
+    builds = Builds()
+    got: list[Built] = []
+    command = ["sh", "-c", COUNTS, str(tmp_path)]
+    thread = threading.Thread(target=lambda: got.append(builds.run(command, ENV, 20.0)))
+    thread.start()
+    wait_for("it counts", lambda: counted(tmp_path) > 0, 60)
+    builds.hold("a rule pauses fleet work")
+    wait_for("it stands still", lambda: stands_still(tmp_path), 60)
+    time.sleep(22.0)
+    assert not got, "the time that it was held is not its own"
+    before = counted(tmp_path)
+    builds.hold(None)
+    wait_for("it goes on", lambda: counted(tmp_path) > before, 60)
+    builds.hold("again")
+    wait_for("it stands still", lambda: stands_still(tmp_path), 60)
+    builds.end()
+    thread.join(120)
+    assert got[0].ended
+
+
+def test_none_begins_while_something_holds_them_but_for_one_that_a_person_insists_on(tmp_path: Path) -> None:
+    builds = Builds()
+    builds.hold("the owner paused all fleet work")
+    got: list[Built] = []
+    thread = threading.Thread(target=lambda: got.append(builds.run(["touch", str(tmp_path / "begun")], ENV, 60.0)))
+    thread.start()
+    assert builds.run(["true"], ENV, 120.0, insists=True).code == 0
+    assert not got
+    assert not (tmp_path / "begun").exists()
+    builds.hold(None)
+    thread.join(120)
+    assert got[0].code == 0
+
+
+def test_one_that_is_held_ends_with_an_agent_that_is_killed(tmp_path: Path) -> None:
+    code = """
+import os, pathlib, sys, threading, time
+from nodes.builds import Builds
+builds = Builds()
+def hold():
+    while not pathlib.Path(sys.argv[5], "apart").exists():
+        time.sleep(0.05)
+    builds.hold("held")
+threading.Thread(target=hold, daemon=True).start()
+builds.run(sys.argv[1:], dict(os.environ), 300.0)
+"""
+    agent = subprocess.Popen([sys.executable, "-c", code, *tree(tmp_path)], cwd=ROOT)
+    found = all_of(tmp_path)
+
+    def state(pid: int) -> str:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+    wait_for("all of it is stopped", lambda: all(state(pid) == "T" for pid in found), 60)
+    agent.send_signal(signal.SIGKILL)
+    agent.wait()
+    wait_for("all of the build is gone", lambda: all(is_gone(pid) for pid in found), 120)
+
+
+# -- doctors ------------------------------------------------------------------------------------------------------------
+
+DOCTOR = """
+import json, os, pathlib, time
+fields = pathlib.Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+pathlib.Path("seen").write_text(json.dumps([int(fields[3]), int(fields[38]), os.getpid()]))
+print(json.dumps({"health": "healthy", "checks": [], "runner_protocol": {"supported": [1]}}), flush=True)
+time.sleep(float(open("sleeps").read()))
+"""
+
+
+def doctor_of(place: Path, sleeps_s: float) -> Any:
+    code = place / "doctor.py"
+    code.write_text(DOCTOR)
+    data = place / "data"
+    data.mkdir(exist_ok=True)
+    (data / "sleeps").write_text(str(sleeps_s))
+    return cast(
+        Any,
+        SimpleNamespace(
+            short="m", data=data, search=os.defpath, variables={}, command=lambda: [sys.executable, str(code)]
+        ),
+    )
+
+
+def test_a_doctor_gives_way_to_all_other_work(tmp_path: Path) -> None:
+    module = doctor_of(tmp_path, 0.0)
+    assert run_doctor(module).health == "healthy"
+    session, policy, _ = json.loads((module.data / "seen").read_text())
+    assert session != os.getsid(0)
+    assert policy == os.SCHED_IDLE
+
+
+def test_a_doctor_ends_with_an_agent_that_is_killed(tmp_path: Path) -> None:
+    module = doctor_of(tmp_path, 300.0)
+    code = """
+import sys
+from types import SimpleNamespace
+from pathlib import Path
+from nodes.doctor import run_doctor
+place = Path(sys.argv[1])
+run_doctor(SimpleNamespace(short="m", data=place / "data", search="/usr/bin:/bin", variables={},
+                           command=lambda: [sys.executable, str(place / "doctor.py")]))
+"""
+    agent = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT)
+    seen = wait_for("it runs", lambda: (module.data / "seen").exists() and (module.data / "seen").read_text(), 120)
+    agent.send_signal(signal.SIGKILL)
+    agent.wait()
+    wait_for("the doctor is gone", lambda: is_gone(json.loads(seen)[2]), 60)
+
+
+def test_a_doctor_that_hangs_is_not_waited_for_longer_than_its_limit(tmp_path: Path) -> None:
+    report = run_doctor(doctor_of(tmp_path, 300.0), limit_s=10.0)
+    assert report.health == "undetected"
+    assert "did not answer within 10 s" in report.why
+
+
 @pytest.mark.parametrize(
     ("ending", "says"),
     [
@@ -116,7 +255,7 @@ def test_what_ended_a_build_is_told(tmp_path: Path, ending: Built, says: str) ->
     (tmp_path / "pyproject.toml").touch()
 
     class Told(Builds):
-        def run(self, *_: Any) -> Built:
+        def run(self, *_: Any, **__: Any) -> Built:
             return ending
 
     with pytest.raises(EnvironmentFailed, match=says):

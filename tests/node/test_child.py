@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -57,6 +58,9 @@ def test_a_doctor_that_leaves_a_process_behind_is_heard_at_once(tmp_path: Path) 
     try:
         report = run_doctor(cast(Any, module), limit_s=60.0)
     finally:
-        os.kill(int((module.data / "left").read_text()), signal.SIGKILL)
+        with contextlib.suppress(
+            ProcessLookupError
+        ):  # where it has a control group, what left its session ends with it
+            os.kill(int((module.data / "left").read_text()), signal.SIGKILL)
     assert (report.health, report.why) == ("healthy", "")
     assert time.monotonic() - began_s < 60.0

@@ -1,0 +1,28 @@
+"""Whether builds and doctors of modules may run now: they are work on the protected machine, and nobody's job.
+
+They run at the lowest priority and use no duty, so what holds device work for lack of a certificate does not hold them: a module
+could else never be added beside the program that it is to be certified with. Everything that holds all work of a scope does.
+"""
+
+from __future__ import annotations
+
+from policies.admission import admission
+from policies.units import brakes
+from policies.views import NodeView, Reason, Unit
+
+__all__ = ["build_holds"]
+
+# A doctor may look at the GPU, so a pause of any scope is one for it.
+_OFF_DEVICE = Unit("", 0, "", "", device=False)
+_ON_DEVICE = Unit("", 0, "", "", device=True)
+
+
+def build_holds(node: NodeView) -> tuple[Reason, ...]:
+    """Everything that holds builds and doctors now; empty: they may run.
+
+    A program that was not measured yet holds them only while it is being measured without any fleet work.
+    """
+    measured_alone = any(rule.measures for rule in node.rules)
+    found = [each for each in admission(_OFF_DEVICE, node) if each.code != "PROTECTION_BASELINE" or measured_alone]
+    known = {each.why for each in found}
+    return (*found, *(each for each in brakes(_ON_DEVICE, node) if each.why not in known))
