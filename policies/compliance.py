@@ -67,7 +67,7 @@ class Sample:
         duty: the ``gpu_duty`` in force; None where it was given none (it counts as 0 while there is a budget).
         measured: busy share since the last reading, by the meter; None: unreadable.
         age_s: how old the meter's newest data for it is.
-        why: why ``measured`` is None, in the meter's words.
+        why: why ``measured`` is None, in the meter's words, or is no data for its age.
     """
 
     unit: str

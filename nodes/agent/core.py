@@ -243,6 +243,12 @@ class Agent:
         self.governing.metered()
         self.enforcing.end_what_no_pause_holds(now_s)
 
+    def share_age_s(self, attempt: Attempt) -> float:
+        """How old what its share was read from is (monotonic seconds)."""
+        now_s = monotonic_s()
+        on_gpu = self.units.on_gpu(attempt.module, attempt.stage)
+        return max(now_s - self._metered_s, self.gpus.share_age_s(attempt.attempt_id, now_s) if on_gpu else 0.0)
+
     def _ended_unread(self, since_s: float, span_s: float) -> list[tuple[Attempt, float]]:
         """Units that ended since then and never had a share: each with its share of these ``span_s`` seconds of the device."""
         found = []

@@ -153,7 +153,7 @@ class Governing:
             return
         samples = []
         for unit, attempt in held_back:
-            share = self._share(attempt)
+            share, age_s = self._share(attempt), self.agent.share_age_s(attempt) * self.pace
             samples.append(
                 Sample(
                     unit.attempt,
@@ -161,7 +161,8 @@ class Governing:
                     unit.cooperative,
                     attempt.duty,
                     share if isinstance(share, float) else None,
-                    why="" if isinstance(share, float) else share,
+                    age_s,
+                    share if isinstance(share, str) else f"its newest reading is {age_s:.0f} s old",
                 )
             )
         self.checked, self.judgement = judge(self.checked, samples, budget, now_s, unread)

@@ -133,6 +133,9 @@ class Gpus:
     def share(self, attempt: str) -> float | Unreadable:
         return self.meters.unit_share(attempt)
 
+    def share_age_s(self, attempt: str, now_s: float) -> float:
+        return self.meters.unit_age_s(attempt, now_s)
+
     def total(self, attempt: str, since_s: float | None, only: Collection[str] | None = None) -> float | Unreadable:
         return self.meters.unit_total(attempt, since_s, only)
 

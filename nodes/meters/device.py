@@ -25,6 +25,8 @@ WAIT_S: Final = 0.05
 """How long a tick waits for the driver before it goes on with the reading before."""
 OLD_S: Final = 10.0
 """A reading older than this is no present one."""
+PERIOD_S: Final = 2.0
+"""How often readings are asked for. Where the driver's calls are dear they come less often, and each is good for as much longer."""
 AGAIN_S: Final = 60.0
 """Between two looks for a driver that is not there or does not answer; each that is in vain doubles it."""
 MOST_AGAIN_S: Final = 3600.0
@@ -61,6 +63,7 @@ class _Unit:
     busy_s: dict[str, float] = field(default_factory=dict)
     pids: frozenset[int] = frozenset()
     share: float | Unreadable = NO_BASELINE
+    as_of_s: float | None = None
     gap_s: float | None = None
     gap_why: str = ""
 
@@ -231,6 +234,7 @@ class DeviceMeters:
         kept.pids = frozenset(unit.pids)
         whys: list[str] = []
         shares: list[float] = []
+        kept.as_of_s = None
         for device in self._of(unit.devices):
             reading = self._readings.get(device.key)
             if reading is None or now_s - reading.at_s > OLD_S:
@@ -239,6 +243,8 @@ class DeviceMeters:
             used = reading.use(pids)
             whys += [used.why] if used.why is not None else []
             shares.append(_part(used.busy_s, reading.span_s))
+            as_of_s = reading.at_s + max(0.0, min(reading.span_s, OLD_S) - PERIOD_S)
+            kept.as_of_s = as_of_s if kept.as_of_s is None else min(kept.as_of_s, as_of_s)
             if reading.at_s == self._told.get(device.key):
                 continue
             kept.busy_s[device.key] = kept.busy_s.get(device.key, 0.0) + used.busy_s
@@ -293,6 +299,11 @@ class DeviceMeters:
         """A unit's share of its device at the newest reading: of the device that it kept busiest."""
         kept = self._units.get(name)
         return NO_BASELINE if kept is None else kept.share
+
+    def unit_age_s(self, name: str, now_s: float) -> float:
+        """How old the oldest reading behind ``unit_share`` is, beyond what the meter's own period makes it; 0 where none is."""
+        kept = self._units.get(name)
+        return 0.0 if kept is None or kept.as_of_s is None else max(0.0, now_s - kept.as_of_s)
 
     def unit_total(
         self, name: str, since_s: float | None = None, only: Collection[str] | None = None

@@ -146,6 +146,12 @@ def test_a_unit_whose_share_cannot_be_read_is_held_until_it_reads(
         (unit,) = node.duty()["units"]
         assert (unit["measured"], "permission denied" in unit["why"]) == (None, True)
     wait_for("it goes on", lambda: state() == "running" and shown() == "holds", 120)
+    with monkeypatch.context() as old:
+        # a meter that repeats its last figure: 5 s old on the governor's clock
+        old.setattr(agent, "share_age_s", lambda attempt: 5.0 / PACE)
+        wait_for("it is held", lambda: state() == "held", 120)
+        assert "5 s old" in node.codes("GPU_DUTY_UNVERIFIED")[-1]["why"]
+    wait_for("it goes on", lambda: state() == "running" and shown() == "holds", 120)
     agent.jobs.cancel(job.job)
     wait_for("it has ended", lambda: state() == "none", 120)
 

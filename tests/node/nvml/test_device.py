@@ -10,6 +10,7 @@ import pytest
 
 from nodes.meters.device import OLD_S, Device, DeviceMeters, UnitPids
 from nodes.meters.reading import Unreadable
+from policies.compliance import MAX_AGE_S
 from policies.devices import UseState, device_use, step_use
 from tests.node.agent_rig import wait_for
 from tests.node.nvml.rig import MIB, Driver, FakeProc
@@ -81,10 +82,16 @@ def test_a_driver_that_hangs_makes_readings_old_and_stops_nobody(rig: Rig) -> No
     rig.tick()
     rig.tick()
     assert rig.meters.shares([PROGRAM], rig.now_s)["GPU-a"] == (0.0, None)
+    units = {"a": UnitPids([FLEET], frozenset({"GPU-a"}))}
+    rig.tick(units)
+    assert rig.meters.unit_age_s("a", rig.now_s) < 1.0
     rig.driver.say("hang 4", *TWO)
     began = time.monotonic()
-    rig.meters.tick(rig.now_s + 2.0, [PROGRAM], {})
-    rig.meters.tick(rig.now_s + OLD_S + 3.0, [PROGRAM], {})
+    rig.meters.tick(rig.now_s + 2.0, [PROGRAM], units)
+    rig.meters.tick(rig.now_s + 5.0, [PROGRAM], units)
+    assert isinstance(rig.meters.unit_share("a"), float), "it is still the last figure"
+    assert rig.meters.unit_age_s("a", rig.now_s + 5.0) > MAX_AGE_S, "and says so"
+    rig.meters.tick(rig.now_s + OLD_S + 3.0, [PROGRAM], units)
     assert time.monotonic() - began < 4.0, "the driver's own pause, which a tick must not wait for"
     assert rig.meters.shares([PROGRAM], rig.now_s + OLD_S + 3.0)["GPU-a"][1] is not None
     rig.driver.say(*TWO)
