@@ -183,8 +183,11 @@ class Agent:
             settle(self, run)
         active = self.runs.active
         if active is not None and active.resting:
-            # A self-cost run's OFF window: everything but the progress source rests.
+            # A self-cost run's OFF window: everything but the progress source rests, and what must never rest: memory
+            # that runs out takes the program with it.
             self.observer.phases.note(self.hub.poll("tick"))
+            self.observer.memory.read(now_s, self.trees(), self.section.node.memory)
+            self.enforcing.evict_for_memory()
             self.jobs.tick(now_s)
             self.ticked_s = now_s
             self.pulse()

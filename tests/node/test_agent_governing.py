@@ -14,9 +14,11 @@ import pytest
 
 from nodes.agent.governing import Governing
 from nodes.identity import own_id
+from nodes.memory import MemoryReading
 from nodes.meters.reading import Unreadable
 from nodes.sources.views import ProgressView
 from policies.harness.spec import RunSpec
+from policies.memory_guard import Pool
 from policies.sources.progress import ProgressTrack
 from tests.node.agent_rig import Rig, wait_for
 from tests.node.certificate_rig import Node
@@ -171,6 +173,28 @@ def test_harm_by_memory_takes_it_to_0_for_five_minutes_and_a_restart_does_not_sh
     view = node.until("running")
     assert node.now_s - taken_s >= 300.0
     assert view["budget"] == 0.15, "half its last level"
+
+
+def test_the_memory_guard_does_not_rest_in_a_self_run(node: Certified, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = node.agent
+    spec = RunSpec.model_validate(node.rig.spec(kind="self", duty=None, feed=None))
+    agent.runs.begin(f"run-{node.now_s:.0f}", spec, own_id(), {"section_digest": "", "agent_version": "", "work": []})
+    active = agent.runs.active
+    assert active is not None
+    active.resting = True
+    full = MemoryReading((Pool(100 * 2**30, 2**30, "machine"),), 0)
+    gone: list[str | None] = []
+    with monkeypatch.context() as short:
+        short.setattr("nodes.agent.memory_watch.read_memory", lambda: full)
+        short.setattr(agent.enforcing, "evict_for_memory", lambda: gone.append(agent.observer.memory.take_victim()))
+        node.tick()
+        assert agent.observer.memory.level == "hard"
+        assert agent.conditions(active).memory_hard, "which leaves the block out"
+    assert gone, "and who holds most of it is asked to go"
+    assert node.codes("MEMORY_HARD")
+    active.resting = False
+    agent.runs.end(active.run, "aborted", "test", None)
+    node.tick()
 
 
 def test_a_run_stands_it_down_and_afterwards_it_begins_with_a_baseline(node: Certified) -> None:
