@@ -5,6 +5,9 @@ Standard library only, one file; a module may carry a copy of it.
 The agent replaces ``<workdir>/control.json`` and sends SIGUSR1. The document is read when nudged, and only then; it applies only if
 its ``seq`` is newer. Nothing is polled: a pause blocks on the next nudge.
 
+A document that cannot be read, or is gone, may have asked for anything: the work rests (a pause, and a duty of 0) until it can be read,
+which is tried at each safe point and ten times a second. Where there never was one, and no agent, a runner is run by hand and free.
+
 The signal handler only counts and wakes a thread that sleeps in a queue. That thread reads the document and wakes
 whoever waits, so that any thread (and an event loop) may wait, and the handler takes no lock that the interrupted code could hold.
 """
@@ -27,6 +30,7 @@ from typing import Any
 __all__ = ["Control", "Stopped"]
 
 TRANSIENT = 75
+RETRY_S = 0.1
 
 
 class Stopped(Exception):
@@ -49,6 +53,10 @@ class Control:
         self._listeners: list[Callable[[], None]] = []
         self._nudges = 0
         self._nudges_read = -1
+        self._reads = 0
+        self._doubt = False
+        # an agent puts the document there before it starts its runner
+        self._present = "OARBANK_ATTEMPT_ID" in os.environ
         self._seq = -1
         self._stop = False
         self._terminated = False
@@ -81,9 +89,14 @@ class Control:
         self._on_nudge(_number, _frame)
 
     def _listen(self) -> None:
+        told = self._reads
         while True:
-            self._wake.get()
+            with contextlib.suppress(queue.Empty):
+                self._wake.get(timeout=RETRY_S if self._doubt else None)
             self._refresh()
+            if told == self._reads:
+                continue
+            told = self._reads
             with self._news:
                 self._news.notify_all()
                 listeners = list(self._listeners)
@@ -94,36 +107,50 @@ class Control:
                     traceback.print_exc()
 
     def _refresh(self) -> None:
-        """Read the document if there was a nudge since it was last read."""
-        if self._nudges_read == self._nudges:
+        """Read the document if there was a nudge since it was last read, or if that failed."""
+        if self._nudges_read == self._nudges and not self._doubt:
             return
         with self._read_lock:
-            nudges = self._nudges
-            if nudges == self._nudges_read:
+            nudges, doubt = self._nudges, self._doubt
+            if nudges == self._nudges_read and not doubt:
                 return
-            document = self._read()
-            if document is not None:
-                self._apply(document)
+            try:
+                document = self._read()
+            except (OSError, ValueError, RecursionError):
+                self._doubt = True
+            else:
+                if document is not None:
+                    self._apply(document)
+                self._doubt = False
             self._stop = self._stop or self._terminated
+            if nudges != self._nudges_read or doubt != self._doubt:
+                self._reads += 1
             self._nudges_read = nudges
 
     def _read(self) -> dict[str, Any] | None:
+        """The document; None where there never was one. Raises ``OSError``, ``ValueError`` or ``RecursionError``."""
         try:
             with open(self._path, encoding="utf-8") as file:
                 raw = json.load(file)
-        except (OSError, ValueError, RecursionError):
-            return None  # the one in force stays; the next nudge reads again
-        return raw if isinstance(raw, dict) else None
+        except FileNotFoundError:
+            if self._present:
+                raise
+            return None
+        self._present = True
+        if not isinstance(raw, dict) or not isinstance(raw.get("seq"), int) or isinstance(raw["seq"], bool):
+            raise ValueError("it is no object with a seq")
+        return raw
 
     def _apply(self, document: dict[str, Any]) -> None:
-        seq = document.get("seq")
-        if not isinstance(seq, int) or isinstance(seq, bool) or seq <= self._seq:
+        seq = int(document["seq"])
+        if seq <= self._seq:
             return
         self._seq = seq
         self._stop = self._stop or document.get("stop") is True
         self._pause = document.get("pause") is True
-        self._threads = _limit(document, "threads", self._threads, lambda value: isinstance(value, int) and value >= 1)
-        self._gpu_duty = _limit(document, "gpu_duty", self._gpu_duty, lambda value: 0.0 <= value <= 1.0)
+        whole = isinstance(document.get("threads"), int)
+        self._threads = _limit(document, "threads", self._threads, 1, lambda value: whole and value >= 1)
+        self._gpu_duty = _limit(document, "gpu_duty", self._gpu_duty, 0.0, lambda value: 0.0 <= value <= 1.0)
         reason = document.get("reason")
         self._reason = reason if isinstance(reason, str) else None
 
@@ -142,7 +169,11 @@ class Control:
     @property
     def pause(self) -> bool:
         self._refresh()
-        return self._pause
+        return self._rests
+
+    @property
+    def _rests(self) -> bool:
+        return self._pause or self._doubt
 
     @property
     def threads(self) -> int | None:
@@ -154,12 +185,12 @@ class Control:
     def gpu_duty(self) -> float | None:
         """Share of each second it may keep the device busy, 0..1; None: no limit."""
         self._refresh()
-        return self._gpu_duty
+        return 0.0 if self._doubt else self._gpu_duty
 
     @property
     def reason(self) -> str | None:
         self._refresh()
-        return self._reason
+        return "control.json cannot be read" if self._doubt else self._reason
 
     @property
     def paused_s(self) -> float:
@@ -173,9 +204,9 @@ class Control:
         self._refresh()
         if self._stop:
             raise Stopped(self._reason or "stop")
-        if not self._pause and self._confirmed is not None:
+        if not self._rests and self._confirmed is not None:
             self._goes_on()
-        return self._pause
+        return self._rests
 
     def safe_point(self) -> None:
         """Hold here while a pause is asked for; raise ``Stopped`` on a stop."""
@@ -188,20 +219,20 @@ class Control:
     @property
     def news(self) -> int:
         """How often the document was read: take it, look at what is asked, then ``wait(taken)``."""
-        return self._nudges_read
+        return self._reads
 
     def wait(self, seen: int, timeout_s: float | None = None) -> bool:
         """Sleep until a nudge was read since ``seen``, at most ``timeout_s``; False where none was.
 
         While a pause is in force the time counts as ``paused_s``, and the pause is confirmed.
         """
-        if self._pause:
+        if self._rests:
             self.confirm_pause()
         with self._news:
             # a nudge between the caller's look and this lock must not be slept through
-            if self._nudges_read != seen or self._nudges != self._nudges_read:
+            if self._reads != seen or self._nudges != self._nudges_read:
                 return True
-            if not self._pause:
+            if not self._rests:
                 return self._news.wait(timeout_s)
             self._hold_begins()
             try:
@@ -284,11 +315,11 @@ class Control:
         os.replace(temporary, path)
 
 
-def _limit(document: dict[str, Any], key: str, before: Any, fits: Callable[[Any], bool]) -> Any:
-    """A limit as asked; one that makes no sense leaves the one in force, since no limit would be more than was asked."""
+def _limit(document: dict[str, Any], key: str, before: Any, least: Any, fits: Callable[[Any], bool]) -> Any:
+    """A limit as asked; one that makes no sense leaves the one in force, or is the least, since no limit would be more than was asked."""
     value = document.get(key)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not fits(value):
-        return before
+        return least if before is None else before
     return value

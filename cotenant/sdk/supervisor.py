@@ -10,6 +10,8 @@ runner process: it is nudged with SIGUSR1, reads ``<workdir>/control.json`` then
 * **gpu_duty**: the ``gpu_duty`` callback gets the new duty (None: no limit), before the first process starts and on every change;
 * **stop** (or SIGTERM): SIGCONT and SIGTERM to all processes, SIGKILL to what is left after ``stop_grace_s``.
 
+A document that cannot be read, or is gone, counts as a pause until it can be read; where there never was one, and no agent, nothing is
+asked.
 Where a callback fails the limit that it was told is not held, so everything is stopped.
 """
 
@@ -77,6 +79,9 @@ class Supervisor:
         self._cwd, self._env = cwd, env
         self._seq = -1
         self._document: dict[str, Any] = {"seq": -1}
+        self._doubt = False
+        # an agent puts the document there before it starts its runner
+        self._present = "OARBANK_ATTEMPT_ID" in os.environ
         self._terminated = False
         self._closing = False
         self._paused = False
@@ -197,19 +202,24 @@ class Supervisor:
         self._on_nudge(number, frame)
 
     def _read(self) -> None:
-        """Take the document over where its ``seq`` is newer; one that cannot be read leaves the one in force."""
+        """Take the document over where its ``seq`` is newer; what one asked that cannot be read is not known."""
+        raw: Any = None
         try:
             with open(os.path.join(self.workdir, "control.json"), encoding="utf-8") as file:
+                self._present = True
                 raw = json.load(file)
-        except (OSError, ValueError, RecursionError):
-            raw = None
+        except (OSError, ValueError, RecursionError) as error:
+            self._present = self._present or not isinstance(error, FileNotFoundError)
         seq = raw.get("seq") if isinstance(raw, dict) else None
-        if isinstance(raw, dict) and isinstance(seq, int) and not isinstance(seq, bool) and seq > self._seq:
-            self._seq = seq
-            for name, fits in _LIMITS.items():
+        known = seq if isinstance(seq, int) and not isinstance(seq, bool) else None
+        self._doubt = self._present and known is None
+        if known is not None and known > self._seq:
+            self._seq = known
+            for name, (fits, least) in _LIMITS.items():
                 value = raw.get(name)
-                if value is not None and not fits(value):
-                    raw[name] = self._document.get(name)  # no limit would be more than was asked
+                if value is not None and not fits(value):  # no limit would be more than was asked
+                    before = self._document.get(name)
+                    raw[name] = least if before is None else before
             self._document = raw
         if self._stop_reason is None and (self._document.get("stop") is True or self._terminated):
             reason = self._document.get("reason")
@@ -217,7 +227,7 @@ class Supervisor:
 
     @property
     def _pause_asked(self) -> bool:
-        return self._document.get("pause") is True
+        return self._doubt or self._document.get("pause") is True
 
     @property
     def _over(self) -> bool:
@@ -408,9 +418,9 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-_LIMITS: dict[str, Callable[[Any], bool]] = {
-    "gpu_duty": lambda value: _is_number(value) and 0.0 <= value <= 1.0,
-    "threads": lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 1,
+_LIMITS: dict[str, tuple[Callable[[Any], bool], float]] = {
+    "gpu_duty": (lambda value: _is_number(value) and 0.0 <= value <= 1.0, 0.0),
+    "threads": (lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 1, 1),
 }
 
 

@@ -168,6 +168,32 @@ def test_paused_at_the_start_nothing_is_started(workload: Callable[..., Workload
     until(lambda: server.size("ticks"))
 
 
+def test_while_the_document_cannot_be_read_it_is_paused(workload: Callable[..., Workload]) -> None:
+    server = workload(gpu_duty=0.3)
+    until(lambda: server.size("ticks") and server.size("ticks.child"))
+    (server.folder / "control.json").write_text("{")
+    server.process.send_signal(signal.SIGUSR1)
+    until(lambda: server.phase() == "paused")
+    before = server.size("ticks"), server.size("ticks.child")
+    time.sleep(0.5)
+    assert (server.size("ticks"), server.size("ticks.child")) == before
+    (server.folder / "control.json").unlink()
+    time.sleep(0.5)
+    assert (server.size("ticks"), server.size("ticks.child")) == before, "it was there, so somebody took it away"
+    server.tell(gpu_duty=0.3)
+    until(lambda: server.size("ticks") > before[0] and server.size("ticks.child") > before[1])
+    assert server.duties() == ["0.3"]
+
+
+def test_where_the_first_document_cannot_be_read_nothing_is_started(tmp_path: Path, handlers: None) -> None:
+    (tmp_path / "control.json").write_text("{")
+    with Supervisor([sys.executable, "-c", "open('begun', 'w')"], workdir=tmp_path, cwd=tmp_path) as supervisor:
+        time.sleep(0.5)
+        assert not supervisor.processes
+        write(tmp_path, seq=0)
+        until((tmp_path / "begun").exists)
+
+
 def test_a_duty_that_cannot_be_applied_ends_the_workload(workload: Callable[..., Workload]) -> None:
     server = workload()
     until(lambda: server.size("ticks") and server.size("ticks.child"))

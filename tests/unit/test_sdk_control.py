@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -88,20 +88,83 @@ def test_only_a_newer_seq_applies(tmp_path: Path, ctl: Control) -> None:
         assert ctl.gpu_duty == expected
 
 
+def wait(seen: Callable[[], bool], limit_s: float = 60.0) -> None:
+    until_s = time.monotonic() + limit_s
+    while not seen():
+        assert time.monotonic() < until_s, "it did not come to pass"
+        time.sleep(0.02)
+
+
 @pytest.mark.parametrize("bad", ["", "{", "[]", '"x"', '{"gpu_duty": 1}', '{"seq": true}', '{"seq": "9"}', "\udcff"])
-def test_a_malformed_document_is_survived_and_changes_nothing(tmp_path: Path, ctl: Control, bad: str) -> None:
+def test_a_document_that_cannot_be_read_holds_the_work_until_it_can(tmp_path: Path, ctl: Control, bad: str) -> None:
+    """What it asked is not known: it may have been a stop, or a pause."""
     write(tmp_path, {"seq": 1, "gpu_duty": 0.5})
     nudge()
-    assert ctl.gpu_duty == 0.5
+    assert (ctl.pause, ctl.gpu_duty) == (False, 0.5)
     (tmp_path / "control.json").write_bytes(bad.encode("utf-8", "surrogateescape"))
     nudge()
-    assert ctl.gpu_duty == 0.5
+    assert (ctl.check(), ctl.pause, ctl.gpu_duty) == (True, True, 0.0)
     (tmp_path / "control.json").unlink()
-    nudge()
-    assert ctl.gpu_duty == 0.5
+    assert (ctl.pause, ctl.gpu_duty) == (True, 0.0)
     write(tmp_path, {"seq": 2, "gpu_duty": 0.25})
+    assert (ctl.pause, ctl.gpu_duty) == (False, 0.25), "tried again at each safe point, without another nudge"
+
+
+def test_a_safe_point_waits_out_a_document_that_cannot_be_read(tmp_path: Path, ctl: Control) -> None:
+    write(tmp_path, "{")
     nudge()
-    assert ctl.gpu_duty == 0.25
+    ended = threading.Event()
+    thread = threading.Thread(target=lambda: (ctl.safe_point(), ended.set()), daemon=True)
+    thread.start()
+    assert not ended.wait(1.0)
+    assert (tmp_path / "phase").read_text() == "paused\n"
+    assert ctl.paused_s > 0.0
+    write(tmp_path, {"seq": 1, "gpu_duty": 0.5})
+    assert ended.wait(60.0), "no nudge comes for it"
+    thread.join()
+    write(tmp_path, "{")
+    nudge()
+    write(tmp_path, {"seq": 2, "stop": True})
+    with pytest.raises(Stopped):
+        ctl.safe_point()
+
+
+def test_a_wait_does_not_spin_while_the_document_cannot_be_read(tmp_path: Path, ctl: Control) -> None:
+    write(tmp_path, "{")
+    nudge()
+    assert ctl.check()
+    woken = [ctl.wait(ctl.news, 0.1) for _ in range(10)]
+    assert sum(woken) <= 1, "the nudge itself, where it is told late; then nothing is new and it sleeps its time out"
+
+
+def test_listeners_hear_when_it_can_be_read_again(tmp_path: Path, ctl: Control) -> None:
+    heard: list[bool] = []
+    ctl.listen(lambda: heard.append(ctl.pause))
+    write(tmp_path, "{")
+    nudge()
+    wait(lambda: heard == [True])
+    write(tmp_path, {"seq": 1})
+    wait(lambda: heard == [True, False])
+
+
+def test_the_first_document_is_no_licence_where_it_cannot_be_read(
+    tmp_path: Path, ctl: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "{")
+    fresh = Control(tmp_path)
+    assert (fresh.pause, fresh.gpu_duty) == (True, 0.0)
+    (tmp_path / "control.json").unlink()
+    by_hand = Control(tmp_path)
+    assert (by_hand.pause, by_hand.gpu_duty) == (False, None), "nobody is there who would set a limit"
+    monkeypatch.setenv("OARBANK_ATTEMPT_ID", "1")
+    attempt = Control(tmp_path)
+    assert (attempt.pause, attempt.gpu_duty) == (True, 0.0), "an agent puts one there before it starts a runner"
+
+
+def test_the_first_limit_is_the_least_where_it_makes_no_sense(tmp_path: Path, ctl: Control) -> None:
+    write(tmp_path, {"seq": 1, "gpu_duty": 7, "threads": 0.5})
+    fresh = Control(tmp_path)
+    assert (fresh.gpu_duty, fresh.threads) == (0.0, 1)
 
 
 @pytest.mark.parametrize("bad", [-0.1, 1.1, "0.2", True, float("nan")])
