@@ -214,7 +214,11 @@ class Verbs:
         if not now:
             remedy = f"ask when that is over; or all the same: cotenant module doctor {module} --now"
             self._check_held(f"the doctor of {module}", remedy)
-        report = await asyncio.to_thread(self.agent.modules.doctor, module, insists=now)
+        self._adding += now  # one that insists is not stopped, so no run may begin beside it
+        try:
+            report = await asyncio.to_thread(self.agent.modules.doctor, module, insists=now)
+        finally:
+            self._adding -= now
         self.agent.evaluate("tick")
         return report.as_dict()
 
@@ -338,7 +342,7 @@ class Verbs:
             raise Refused(
                 "MODULE_BUILDING",
                 f"run {run}",
-                "a module is being added, and the building of its environment would disturb both windows",
+                "a module is being added or asked, which would disturb both windows",
                 "start it when that is done: cotenant module list",
             )
         who = _holder(peer, holder)

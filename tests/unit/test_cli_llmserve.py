@@ -331,6 +331,15 @@ def test_a_model_that_the_node_cannot_run_is_refused_before_anything_is_kept(
     assert refused.value.remedy
 
 
+@pytest.mark.parametrize("code", ["MODULE_HELD", "RUN_LOCKED"])
+def test_prompts_are_queued_also_while_the_doctor_may_not_run(home: Path, code: str) -> None:
+    settings, notes = Settings.from_env(), list[str]()
+    held = Refused(code, "the doctor of llmserve", "rule trainer pauses fleet work of scope all", "ask later")
+    with FakeAgent(home, settings.node, module_doctor=held).serving():
+        llmserve_input.check_model(settings, BatchSpec(node=settings.node, model="m.gguf"), notes)
+    assert "were not looked at now: rule trainer pauses" in notes[0]
+
+
 @pytest.mark.parametrize("name", ["../x.gguf", "a/b.gguf", ".hidden", "x" * 300])
 def test_a_model_with_a_path_for_a_name_is_refused(cli: Cli, tmp_path: Path, name: str) -> None:
     file = tmp_path / "m.gguf"

@@ -187,3 +187,12 @@ def test_a_modules_doctor_that_was_not_heard_says_why(
         said = cli("module", "doctor", "llmserve")
     assert said.code == code
     assert said.out.strip() == (f"health: {health}: {why}" if why else f"health: {health}")
+
+
+def test_a_modules_doctor_is_insisted_on_by_name_alone(cli: Cli, home: Path) -> None:  # noqa: F811
+    told = {"health": "healthy", "why": "", "checks": [], "attrs": {}}
+    with FakeAgent(home, module_doctor=told).serving() as agent:
+        assert cli("module", "doctor", "llmserve").code == 0
+        assert cli("module", "doctor", "llmserve", "--now").code == 0
+    asked = [params for verb, params in agent.asked if verb == "module_doctor"]
+    assert [params.get("now", False) for params in asked] == [False, True]

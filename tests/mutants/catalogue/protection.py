@@ -254,4 +254,25 @@ PROTECTION = [
         "if pid in table}",
         ("tests/unit/test_rules.py::test_what_is_kept_between_looks_changes_no_answer",),
     ),
+    Mutant(
+        "a reboot ends a cooldown",
+        "policies/rule_restart.py",
+        "return RuleState(active=kept.holds,",
+        "return RuleState(active=kept.active,",
+        ("tests/unit/test_rule_restart.py::test_after_a_reboot_what_was_held_waits_its_whole_time_anew",),
+    ),
+    Mutant(
+        "a timing that cannot be read is none",
+        "nodes/agent/rule_memory.py",
+        "return None if key in left else self._doubt(key, now_s)",
+        "return None",
+        ("tests/unit/test_rule_restart.py::test_what_cannot_be_read_counts_as_held",),
+    ),
+    Mutant(
+        "a module's build ignores a pause of GPU work",
+        "policies/build_holds.py",
+        "for each in brakes(_ON_DEVICE, node) if",
+        "for each in () if",
+        ("tests/unit/test_build_holds.py::test_a_pause_of_any_scope_is_one_for_them_and_said_once",),
+    ),
 ]

@@ -104,14 +104,14 @@ SDK = [
     Mutant(
         "a workload's older document applies",
         RUNS,
-        "seq > self._seq:",
-        "seq != self._seq:",
+        "known > self._seq:",
+        "known != self._seq:",
         (f"{SUPERVISOR}::test_a_document_out_of_bounds_or_older_changes_nothing",),
     ),
     Mutant(
         "a limit out of bounds lifts the limit",
         RUNS,
-        "raw[name] = self._document.get(name)",
+        "raw[name] = least if before is None else before",
         "raw[name] = None",
         (f"{SUPERVISOR}::test_a_document_out_of_bounds_or_older_changes_nothing",),
     ),
@@ -177,5 +177,12 @@ SDK = [
         "bad = [code for code in self._own_ends if code]",
         "bad = [process.returncode for process in self.processes if process.returncode]",
         (f"{SUPERVISOR}::test_of_several_processes_the_first_that_fails_ends_all",),
+    ),
+    Mutant(
+        "a document that could not be read is not read again",
+        "cotenant/sdk/control.py",
+        "if self._nudges_read == self._nudges and not self._doubt:",
+        "if self._nudges_read == self._nudges:",
+        ("tests/unit/test_sdk_control.py::test_a_document_that_cannot_be_read_holds_the_work_until_it_can",),
     ),
 ]
