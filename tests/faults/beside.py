@@ -84,7 +84,7 @@ class Beside(Rig):
         self.start_agent()
         self.client.call("section_set", text=SECTION.format(source=self.source), by="test")
         small = {"requires": "{ resources = { cpu = 0.1, mem_gb = 0.02 } }", "stop_grace_s": "2"} | changes
-        self.client.call("module_add", path=str(foreign(self.place, capabilities, **small)), _timeout_s=120)
+        self.client.call("module_add", path=str(foreign(self.place, capabilities, **small)), _timeout_s=300)
         made = [
             self.client.call("job_submit", module="stranger", stage=None, payload=payload)["job"] for _ in range(jobs)
         ]

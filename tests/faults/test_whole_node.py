@@ -97,7 +97,7 @@ def test_a_run_comes_to_an_answer_though_each_process_is_killed_once(owner: Owne
     (owner.home / "section.toml").write_text(owner.rig.section())
     done = owner.types("protection", "set", "local", str(owner.home / "section.toml"), "--yes")
     assert done.returncode == 0, done.stderr
-    wait_for("llmserve is ready", lambda: owner.rig.client.call("modules")[0]["state"] == "ready", 120)
+    wait_for("llmserve is ready", lambda: owner.rig.client.call("modules")[0]["state"] == "ready", 300)
     started = owner.types("protection", "ab", "start", "local", "--rule", "stepper", *WORK, *SPEC, "--yes", "--json")
     assert started.returncode == 0, started.stderr
     run = json.loads(started.stdout)["data"]["run"]

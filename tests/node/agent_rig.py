@@ -141,7 +141,7 @@ protect = {{ metric = "progress_rate", max_slowdown = 0.5, source = {{ jsonl = "
     def protect(self, **extra: str) -> None:
         """Put the section in force and wait until the program is seen and read, and the module is ready."""
         self.client.call("section_set", text=self.section(**extra), by="test")
-        wait_for("llmserve is ready", lambda: self.client.call("modules")[0]["state"] == "ready", 120)
+        wait_for("llmserve is ready", lambda: self.client.call("modules")[0]["state"] == "ready", 300)
 
         def seen() -> bool:
             status = self.client.call("status")

@@ -43,7 +43,7 @@ def go_on(work: BatchWork, seen: Callable[[], None] = lambda: None) -> dict[str,
 
 
 def ready(rig: Rig) -> None:
-    wait_for("llmserve is ready", lambda: rig.client.call("modules")[0]["state"] == "ready", 120)
+    wait_for("llmserve is ready", lambda: rig.client.call("modules")[0]["state"] == "ready", 300)
 
 
 def rows(home: Path, batch: str) -> list[dict[str, Any]]:

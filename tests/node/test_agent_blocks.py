@@ -201,7 +201,7 @@ def add_module(rig: Rig, name: str, does: str) -> None:
     (bundle / "conformance.json").write_text(
         '{"duty_specs": [{"name": "x", "stage": "sit", "duty": 0.3, "window_s": 4, "payload": {}}]}'
     )
-    assert rig.client.call("module_add", path=str(bundle), _timeout_s=120)["state"] == "ready"
+    assert rig.client.call("module_add", path=str(bundle), _timeout_s=300)["state"] == "ready"
 
 
 IDLES = """

@@ -71,7 +71,7 @@ def test_a_section_that_forbids_the_work_whatever_the_run_is_said(measured: Rig)
 def test_a_program_that_does_not_run_and_a_source_that_does_not_read(rig: Rig) -> None:
     rig.start_agent()
     rig.client.call("section_set", text=rig.section(), by="test")
-    wait_for("llmserve is ready", lambda: rig.client.call("modules")[0]["state"] == "ready", 120)
+    wait_for("llmserve is ready", lambda: rig.client.call("modules")[0]["state"] == "ready", 300)
     assert refusal(rig).code == "RUN_NO_PROGRAM"
     elsewhere = rig.home / "elsewhere.jsonl"
     rig.start_program(elsewhere)
@@ -157,7 +157,9 @@ def test_a_second_agent_for_the_node_is_refused(measured: Rig) -> None:
 def test_a_workload_that_runs_is_work_that_can_be_measured(measured: Rig, tmp_path: Path) -> None:
     """Without that no workload could ever be certified, and none would run beside a program under ``certified``."""
     rig = measured
-    rig.client.call("module_add", path=str(serving(tmp_path / "src", ["cooperative_throttle", "cooperative_pause"])))
+    rig.client.call(
+        "module_add", path=str(serving(tmp_path / "src", ["cooperative_throttle", "cooperative_pause"])), _timeout_s=300
+    )
     named = {"feed": None, "work": "stranger/service:server"}
     idle = refusal(rig, **named)
     assert (idle.code, idle.remedy) == ("RUN_NO_WORK", "cotenant workload start stranger/server")

@@ -24,7 +24,7 @@ def cpu_node(rig: Rig) -> Rig:
     """An agent with a program that is not protected yet, and a module whose work uses no device."""
     rig.start_agent()
     rig.start_program()
-    rig.client.call("module_add", path=str(one_core(rig.home)))
+    rig.client.call("module_add", path=str(one_core(rig.home)), _timeout_s=300)
     return rig
 
 
@@ -197,12 +197,12 @@ def test_no_module_is_built_or_asked_while_fleet_work_is_held_unless_a_person_in
     with pytest.raises(Refused) as refused:
         rig.client.call("module_add", path=str(MODULE))
     assert refused.value.code == "MODULE_HELD"
-    assert rig.client.call("module_doctor", module="stranger", now=True, _timeout_s=120)["health"] == "healthy"
+    assert rig.client.call("module_doctor", module="stranger", now=True, _timeout_s=300)["health"] == "healthy"
 
 
 def test_the_modules_of_the_product_wait_until_nothing_holds_fleet_work(rig: Rig) -> None:
     rig.start_agent()
-    wait_for("it is ready", lambda: rig.client.call("modules")[0]["state"] == "ready", 120)
+    wait_for("it is ready", lambda: rig.client.call("modules")[0]["state"] == "ready", 300)
     rig.client.call("section_set", text="[node]\npause = true\n", by="test")
     assert rig.agent is not None
     rig.agent.terminate()
@@ -212,4 +212,4 @@ def test_the_modules_of_the_product_wait_until_nothing_holds_fleet_work(rig: Rig
     why = wait_for("it waits", lambda: "waits" in (said := rig.client.call("modules")[0]["why"]) and said, 60)
     assert "node.pause" in why
     rig.client.call("section_set", text="", by="test")
-    wait_for("it is ready", lambda: rig.client.call("modules")[0]["state"] == "ready", 120)
+    wait_for("it is ready", lambda: rig.client.call("modules")[0]["state"] == "ready", 300)

@@ -104,7 +104,7 @@ def test_what_a_real_agent_answers_is_what_the_table_says(measured: Rig, part: s
         same("explain", ask("explain"), written("explain", 1))
         same("timeline", ask("timeline", limit=3))
     else:
-        same("module_doctor", ask("module_doctor", module="llmserve"))
+        same("module_doctor", ask("module_doctor", module="llmserve", _timeout_s=300))
         job = written("job_list", 1)
         same("job_submit", ask("job_submit", module="llmserve", stage="selftest", payload={"prompts": 2}), job)
         same("job_list", ask("job_list"), [job])

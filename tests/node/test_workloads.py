@@ -216,7 +216,7 @@ def test_what_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_through_a_real_agent_and_over_its_death(rig: AgentRig, tmp_path: Path) -> None:
     rig.start_agent()
-    rig.client.call("module_add", path=str(module(tmp_path / "bundle", [], freeze_ok=True)))
+    rig.client.call("module_add", path=str(module(tmp_path / "bundle", [], freeze_ok=True)), _timeout_s=300)
     started = rig.client.call("workload_start", module="stranger")
     assert started["workload"] == "stranger/server"
 

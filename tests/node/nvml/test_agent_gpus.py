@@ -165,7 +165,7 @@ def test_case_022_no_gpu_work_starts_while_the_driver_does_not_answer(tmp_path: 
     rig = Rig(tmp_path)
     try:
         rig.start_agent()
-        wait_for("llmserve is ready", lambda: rig.client.call("modules")[0]["state"] == "ready", 120)
+        wait_for("llmserve is ready", lambda: rig.client.call("modules")[0]["state"] == "ready", 300)
         job = rig.client.call("job_submit", module="llmserve", stage="selftest", payload=LONG)["job"]
         waits = wait_for("the job waits with its reason", lambda: job_state(rig, job)["code"] and job_state(rig, job))
         assert waits["code"] == "GPU_METER_DOWN"
