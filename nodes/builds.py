@@ -3,6 +3,9 @@
 A class of the scheduler alone does not let a build give way: inside a control group or, with autogroup, inside a session, it counts only
 against the group's own processes. So each build has a session of its own with the lowest weight, and a control group where one can be made.
 
+A doctor, or a virtual environment, takes a second or so: at the lowest weight beside a busy program that would be minutes, until which
+nothing runs. So ``short`` ones get a tenth of what an ordinary process gets instead.
+
 They are work on the protected machine like any other: while something holds fleet work (``Builds.hold``) none is begun and those that run
 are stopped. The time that one is stopped, and within bounds the time that it waits for a CPU which others have, is not its own.
 """
@@ -37,14 +40,19 @@ LOOK_S = 0.25
 STARVED_LOOK_S = 2.0
 _NUMBERS = itertools.count(1)
 
-# $1 is the control group or empty. Descriptor 0 is a pipe whose other end only the agent holds: when that is closed, by the agent or
+NICE_LOWEST = 19
+# A weight of 110, beside 1024 of an ordinary process.
+NICE_SHORT = 10
+
+# $1 is the control group or empty, $2 the nice value of the session.
+# Descriptor 0 is a pipe whose other end only the agent holds: when that is closed, by the agent or
 # with it, reading ends and so does everything of the session. TERM first, as ninja keeps its children in groups that it alone ends; and
 # CONT, since what is stopped could not end them.
 WATCHED = """
 [ -z "$1" ] || echo $$ 2>/dev/null >"$1/cgroup.procs"
-echo 19 2>/dev/null >/proc/self/autogroup
+echo "$2" 2>/dev/null >/proc/self/autogroup
 ionice -c 3 -p $$ 2>/dev/null
-shift
+shift 2
 exec 3<&0 </dev/null
 (trap '' TERM; read -r _; kill -TERM 0; kill -CONT 0; sleep 3; kill -KILL 0) <&3 3<&- &
 exec 3<&-
@@ -94,13 +102,15 @@ class Builds:
         errors: IO[bytes] | None = None,
         starved_s: float = 0.0,
         insists: bool = False,
+        short: bool = False,
     ) -> Built:
-        """Run it at the lowest priority. What it leaves running is ended.
+        """Run it at the lowest priority, or a low one. What it leaves running is ended.
 
         Args:
             out, errors: files for what it writes; without them the end of both is ``Built.words``.
             starved_s: so much of the time that it waits for a CPU does not count for ``limit_s``.
             insists: a person asked for it in spite of what holds fleet work.
+            short: it is of seconds, and others wait for it: a low priority instead of the lowest.
 
         Raises:
             OSError: it cannot be started, or does not end.
@@ -108,7 +118,10 @@ class Builds:
         while self.on_hold is not None and not insists and not self._over:
             time.sleep(LOOK_S)
         group = make_group(f"build-{os.getpid()}-{next(_NUMBERS)}", parents())
-        if group is not None:
+        nice = NICE_SHORT if short else NICE_LOWEST
+        if group is not None and short:
+            group.set_tenth()
+        elif group is not None:
             group.set_idle(True)
         watched, held = os.pipe()
         with self._lock:
@@ -119,14 +132,14 @@ class Builds:
                     if self._over:
                         return Built(-15, "", ended=True)
                     process = subprocess.Popen(
-                        ["/bin/sh", "-c", WATCHED, "build", group.path if group else "", *argv],
+                        ["/bin/sh", "-c", WATCHED, "build", group.path if group else "", str(nice), *argv],
                         cwd=cwd,
                         env=env,
                         stdin=watched,
                         stdout=said if out is None else out,
                         stderr=(subprocess.STDOUT if out is None else said) if errors is None else errors,
                         start_new_session=True,
-                        preexec_fn=_yield_cpu,
+                        preexec_fn=_turn_for_a_moment if short else _yield_cpu,
                     )
                 finally:
                     os.close(watched)
@@ -242,8 +255,12 @@ def _end_of(fd: int) -> str:
     return os.pread(fd, OUTPUT_BYTES, max(0, size - OUTPUT_BYTES)).decode("utf-8", "replace")
 
 
+def _turn_for_a_moment() -> None:
+    os.nice(NICE_SHORT)
+
+
 def _yield_cpu() -> None:
-    os.nice(19)
+    os.nice(NICE_LOWEST)
     if hasattr(os, "SCHED_IDLE"):
         with contextlib.suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))

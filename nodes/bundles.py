@@ -126,7 +126,7 @@ def python_environment(home: Path, builds: Builds | None = None) -> Path:
     temporary = home / f".new-{os.getpid()}-{threading.get_ident()}"
     shutil.rmtree(temporary, ignore_errors=True)
     command = [sys.executable, "-I", "-m", "venv", "--without-pip", "--symlinks", str(temporary)]
-    done = (builds or Builds()).run(command, os.environ, BUILD_LIMIT_S, starved_s=STARVED_LIMIT_S)
+    done = (builds or Builds()).run(command, os.environ, BUILD_LIMIT_S, starved_s=STARVED_LIMIT_S, short=True)
     if done.late or done.code != 0:
         how = (
             f"was not done within {BUILD_LIMIT_S:g} s"

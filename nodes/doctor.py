@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["DoctorReport", "run_doctor"]
 
 DOCTOR_LIMIT_S = 60.0
-# At the lowest priority beside a busy program it may wait so long for a CPU before the limit is said to be its own fault.
+# At a low priority beside a busy program it may wait so long for a CPU before the limit is said to be its own fault.
 STARVED_LIMIT_S = 540.0
 DOCTOR_OUTPUT_BYTES = 1 << 20
 # Of what it wrote to its standard error, the end.
@@ -77,6 +77,7 @@ def run_doctor(
                 errors=errors,
                 starved_s=STARVED_LIMIT_S,
                 insists=insists,
+                short=True,
             )
         except (OSError, ValueError) as error:
             return _unheard(f"its doctor cannot be started, or ended: {error}")

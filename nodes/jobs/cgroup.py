@@ -139,6 +139,10 @@ class Group:
         """Lowest class against every other group, where the CPU controller is on: ``cpu.idle``, else the least ``cpu.weight``."""
         return self._write("cpu.idle", "1" if idle else "0") or self._write("cpu.weight", "1" if idle else "100")
 
+    def set_tenth(self) -> bool:
+        """A tenth of another group's turns, where the CPU controller is on."""
+        return self._write("cpu.weight", "10")
+
     def remove(self) -> bool:
         """Deepest first; False while something is in it."""
         for folder in reversed(self._folders()):
