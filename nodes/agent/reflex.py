@@ -270,5 +270,7 @@ def _stopped(stat: int) -> bool:
         return True  # it is gone
     except OSError:
         return False
-    state = raw[raw.rindex(b")") + 2 :][:1].decode("ascii", "replace")
-    return state in STOPPED or state in "ZX"
+    fields = raw[raw.rindex(b")") + 2 :].split(None, 18)
+    state = fields[0].decode("ascii", "replace")
+    # of a process whose other threads outlive its first one, Z is no end
+    return state in STOPPED or (state in "ZX" and int(fields[17]) <= 1)

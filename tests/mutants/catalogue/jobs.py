@@ -84,6 +84,13 @@ JOBS = [
         (f"{T_LAUNCHER}::test_freeze_ok_is_frozen_when_the_agent_is_killed_and_goes_on_when_released",),
     ),
     Mutant(
+        "a process ends with its main thread",
+        PROCTREE,
+        "if state in DEAD and int(f[17]) > 1:",
+        "if False:",
+        ("tests/node/test_headless.py",),
+    ),
+    Mutant(
         "a nudge is sent to who does not listen",
         "nodes/jobs/proctree.py",
         "if sig == signal.SIGUSR1 and not _takes(pid, sig):",
