@@ -91,6 +91,13 @@ JOBS = [
         ("tests/node/test_headless.py",),
     ),
     Mutant(
+        "a tree that was at rest is looked at no more",
+        UNWATCHED,
+        "        if rests:\n            self._freeze_until = None\n",
+        "        if rests:\n            self._freezes = False\n            self._freeze_until = None\n",
+        ("tests/node/test_unwatched.py::test_what_a_stranger_lets_go_on_is_stopped_again",),
+    ),
+    Mutant(
         "a nudge is sent to who does not listen",
         "nodes/jobs/proctree.py",
         "if sig == signal.SIGUSR1 and not _takes(pid, sig):",
