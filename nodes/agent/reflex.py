@@ -237,7 +237,7 @@ class Reflex:
         try:
             for aim in aims:
                 for fd in aim.grips:
-                    with contextlib.suppress(ProcessLookupError):
+                    with contextlib.suppress(OSError):  # gone, or not to be signalled: the others are
                         signal.pidfd_send_signal(fd, signal.SIGSTOP)
             to = "stopped" if seen_stopped([aim.stat for aim in aims], _stopped) else "signalled"
         finally:

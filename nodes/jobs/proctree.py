@@ -113,7 +113,7 @@ class ProcSystem:
         return found
 
     def kill(self, pid: int, start_ticks: int, sig: int) -> bool:
-        """Send ``sig`` to exactly that process; False where it is gone (or the pid is another's by now).
+        """Send ``sig`` to exactly that process; False where it is gone (or the pid is another's by now) or may not be signalled.
 
         A nudge that would end it is not sent: an interpreter that leaves takes its handlers back, and its last work with it.
 
@@ -130,6 +130,8 @@ class ProcSystem:
         except ProcessLookupError:
             self._let_go((pid, start_ticks))
             return False
+        except OSError:
+            return False  # it changed its account: whoever counts on the signal sees it go on, the others get theirs
         return True
 
     def hold_of(self, pid: int, start_ticks: int) -> int | None:
