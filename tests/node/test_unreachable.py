@@ -140,3 +140,38 @@ def test_a_runner_gains_no_privileges(tmp_path: Path) -> None:
     for pid in rig.pids(attempt)[1:]:
         assert "\nNoNewPrivs:\t1\n" in Path(f"/proc/{pid}/status").read_text()
     rig.close()
+
+
+def test_a_signal_that_comes_as_its_launcher_ends_does_not_end_a_guardian(part: Callable[[str], ModuleType]) -> None:
+    guardian = part("guardian")
+    collect = os.waitpid
+    told_read, told_write = os.pipe()
+
+    def launch() -> int:
+        stray = os.fork()
+        if stray == 0:
+            time.sleep(600.0)
+        os.write(told_write, f"{stray}\n".encode())
+        return 7
+
+    pid = os.fork()
+    if pid == 0:
+
+        def collected(which: int, options: int) -> tuple[int, int]:
+            found = collect(which, options)
+            os.kill(os.getpid(), signal.SIGTERM)
+            return found
+
+        try:
+            guardian.os.waitpid = collected
+            os._exit(guardian.watch_over(launch))
+        finally:
+            os._exit(1)
+    stray = int(os.read(told_read, 100))
+    try:
+        _, status = collect(pid, 0)
+        assert os.waitstatus_to_exitcode(status) == 7
+        wait_for(lambda: state_of(stray) == "gone", patience_s=5.0)
+    finally:
+        if state_of(stray) != "gone":
+            os.kill(stray, signal.SIGKILL)

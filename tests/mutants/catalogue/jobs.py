@@ -135,8 +135,8 @@ JOBS = [
     Mutant(
         "what a launcher leaves goes on",
         GUARDIAN,
-        "        signal.signal(number, signal.SIG_IGN)\n    _clear_away()\n",
-        "        signal.signal(number, signal.SIG_IGN)\n",
+        "    _, status = os.waitpid(launcher, 0)\n    _clear_away()\n",
+        "    _, status = os.waitpid(launcher, 0)\n",
         (
             f"{T_LAUNCHER}::test_agent_and_launcher_both_killed",
             f"{T_HOLDING}::test_agent_and_launcher_killed_leave_no_stray",
