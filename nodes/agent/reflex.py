@@ -237,7 +237,7 @@ class Reflex:
         try:
             for aim in aims:
                 for fd in aim.grips:
-                    with contextlib.suppress(ProcessLookupError):
+                    with contextlib.suppress(OSError):  # gone, or not to be signalled: the others are
                         signal.pidfd_send_signal(fd, signal.SIGSTOP)
             to = "stopped" if seen_stopped([aim.stat for aim in aims], _stopped) else "signalled"
         finally:
@@ -270,5 +270,7 @@ def _stopped(stat: int) -> bool:
         return True  # it is gone
     except OSError:
         return False
-    state = raw[raw.rindex(b")") + 2 :][:1].decode("ascii", "replace")
-    return state in STOPPED or state in "ZX"
+    fields = raw[raw.rindex(b")") + 2 :].split(None, 18)
+    state = fields[0].decode("ascii", "replace")
+    # of a process whose other threads outlive its first one, Z is no end
+    return state in STOPPED or (state in "ZX" and int(fields[17]) <= 1)

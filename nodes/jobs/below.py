@@ -24,12 +24,14 @@ class Below:
 
     Attributes:
         group: the attempt's own control group, where there is one.
+        runner: our child, until it is collected: a look that does not find it has not seen all there is.
     """
 
     def __init__(self, system: proctree.ProcSystem, me: proctree.Proc) -> None:
         self.system = system
         self.me = me
         self.group: cgroup.Group | None = None
+        self.runner: proctree.Proc | None = None
 
     def processes(self) -> list[proctree.Proc]:
         return proctree.walk(self.system, [(self.me.pid, self.me.start_ticks)])[1:]
@@ -52,6 +54,8 @@ class Below:
             since_s: for how long they have been told to stop.
         """
         found = self.processes()
+        if self.runner is not None and self.runner.pid not in [proc.pid for proc in found]:
+            return False
         stopped = all(proc.dead or proc.state in proctree.STOPPED for proc in found)
         if self.group is None:
             return stopped

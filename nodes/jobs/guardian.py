@@ -31,26 +31,30 @@ def watch_over(launch: Callable[[], int]) -> int:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     guardian = os.getpid()
+    # None of them ends this process or comes in between: each is taken up in the loop below, or by nobody any more.
+    watched = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     launcher = os.fork()
     if launcher == 0:
         libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
         if os.getppid() != guardian:
             os._exit(1)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         code = 1
         try:
             code = launch()
         finally:
             sys.stderr.flush()
             os._exit(code)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        # what is meant for the attempt goes to its launcher, our own child that we have not collected
-        signal.signal(number, lambda sig, _frame: os.kill(launcher, sig))
     while True:
-        pid, status = os.waitpid(-1, 0)
-        if pid == launcher:
+        number = signal.sigwait(watched)
+        if number != signal.SIGCHLD:
+            # what is meant for the attempt goes to its launcher, our own child that we have not collected
+            os.kill(launcher, number)
+        elif os.waitid(os.P_PID, launcher, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
             break
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    _, status = os.waitpid(launcher, 0)
     _clear_away()
     return os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 1
 

@@ -183,7 +183,7 @@ class Launcher:
         os.close(go_read)
         for stream in self.outputs:
             os.close(stream.write_fd)
-        self.runner = self.system.stat(pid)
+        self.runner = self.below.runner = self.system.stat(pid)
         assert self.runner is not None  # our own child, not reaped yet
         path = self.told.get("cgroup")
         if path is not None:
@@ -315,6 +315,7 @@ class Launcher:
                 return True
             if self.runner is not None and pid == self.runner.pid:
                 self.status = status
+                self.below.runner = None
 
     # -- end ------------------------------------------------------------------------------------------------------------
 

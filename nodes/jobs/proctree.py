@@ -23,7 +23,10 @@ GRIPS_MAX = 128
 
 
 class Proc(NamedTuple):
-    """One process as read: identity, parent, state letter, session and CPU clock ticks (own; of reaped children)."""
+    """One process as read: identity, parent, state letter, session and CPU clock ticks (own; of reaped children).
+
+    The letter of a process whose main thread has ended is that of the threads that run on (``_state_of_threads``).
+    """
 
     pid: int
     start_ticks: int
@@ -68,11 +71,14 @@ class ProcSystem:
         except (FileNotFoundError, ProcessLookupError):
             return None
         f = raw[raw.rindex(b")") + 2 :].split()
+        state = f[0].decode("ascii")
+        if state in DEAD and int(f[17]) > 1:
+            state = _state_of_threads(pid)
         return Proc(
             pid=pid,
             start_ticks=int(f[19]),
             ppid=int(f[1]),
-            state=f[0].decode("ascii"),
+            state=state,
             session=int(f[3]),
             own_ticks=int(f[11]) + int(f[12]),
             reaped_ticks=int(f[13]) + int(f[14]),
@@ -107,7 +113,7 @@ class ProcSystem:
         return found
 
     def kill(self, pid: int, start_ticks: int, sig: int) -> bool:
-        """Send ``sig`` to exactly that process; False where it is gone (or the pid is another's by now).
+        """Send ``sig`` to exactly that process; False where it is gone (or the pid is another's by now) or may not be signalled.
 
         A nudge that would end it is not sent: an interpreter that leaves takes its handlers back, and its last work with it.
 
@@ -124,6 +130,8 @@ class ProcSystem:
         except ProcessLookupError:
             self._let_go((pid, start_ticks))
             return False
+        except OSError:
+            return False  # it changed its account: whoever counts on the signal sees it go on, the others get theirs
         return True
 
     def hold_of(self, pid: int, start_ticks: int) -> int | None:
@@ -157,6 +165,26 @@ class ProcSystem:
         fd = self._grips.pop(who, None)
         if fd is not None:
             os.close(fd)
+
+
+def _state_of_threads(pid: int) -> str:
+    """Of a process whose main thread has ended and is a zombie while others run: stopped where all of these are, else what one of
+    them does. Where that cannot be read it counts as running.
+    """
+    letters = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            try:
+                with open(f"/proc/{pid}/task/{thread}/stat", "rb") as file:
+                    raw = file.read()
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # ended since the listing
+            letters.append(raw[raw.rindex(b")") + 2 :][:1].decode("ascii"))
+    except OSError:
+        return "R"
+    alive = [letter for letter in letters if letter not in DEAD]
+    # none: they ended, or one of them began another after the listing
+    return next((letter for letter in alive if letter not in STOPPED), alive[0] if alive else "R")
 
 
 def _takes(pid: int, sig: int) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 __all__ = ["become_runner"]
 
 PR_SET_PDEATHSIG = 1
+PR_SET_NO_NEW_PRIVS = 38
 OOM_SCORE_ADJ = "1000"  # the highest
 
 
@@ -29,6 +30,8 @@ def become_runner(told: dict[str, Any], outputs: list[int], parent: int, go: int
         os._exit(127)  # the launcher died between fork and prctl: the signal will never come
     if os.read(go, 1) != b"g":
         os._exit(127)
+    # a program that changed its account (sudo, newuidmap) could not be stopped by an agent that is not root
+    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     signal.set_wakeup_fd(-1)
     for number in range(1, signal.NSIG):
         if number not in (signal.SIGKILL, signal.SIGSTOP, signal.SIGUSR1):

@@ -101,13 +101,34 @@ def wait_for(condition: Callable[[], Any], patience_s: float = PATIENCE_S) -> An
 
 
 def state_of(pid: int) -> str:
-    """State letter; "gone" where there is no such process (or only its zombie)."""
-    try:
-        raw = Path(f"/proc/{pid}/stat").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return "gone"
-    letter = raw[raw.rindex(b")") + 2 : raw.rindex(b")") + 3].decode()
+    """State letter; "gone" where there is no such process (or only its zombie). A thread that outlives the main thread gives its own."""
+    letter, threads = _state(Path(f"/proc/{pid}"))
+    if letter in "ZX" and threads > 1:
+        letter = next((each for task in _tasks(pid) if (each := _state(task)[0]) not in "ZX"), letter)
     return "gone" if letter in "ZX" else letter
+
+
+def headless(pid: int) -> bool:
+    """Whether its main thread has ended and another runs on."""
+    letter, threads = _state(Path(f"/proc/{pid}"))
+    return letter == "Z" and threads > 1
+
+
+def _state(place: Path) -> tuple[str, int]:
+    """State letter and number of threads of a process or thread; X and 0 where there is none."""
+    try:
+        raw = (place / "stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return "X", 0
+    fields = raw[raw.rindex(b")") + 2 :].split()
+    return fields[0].decode(), int(fields[17])
+
+
+def _tasks(pid: int) -> list[Path]:
+    try:
+        return list(Path(f"/proc/{pid}/task").iterdir())
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 def cpu_ticks(pids: Iterable[int]) -> int:

@@ -84,6 +84,20 @@ JOBS = [
         (f"{T_LAUNCHER}::test_freeze_ok_is_frozen_when_the_agent_is_killed_and_goes_on_when_released",),
     ),
     Mutant(
+        "a process ends with its main thread",
+        PROCTREE,
+        "if state in DEAD and int(f[17]) > 1:",
+        "if False:",
+        ("tests/node/test_headless.py",),
+    ),
+    Mutant(
+        "a tree that was at rest is looked at no more",
+        UNWATCHED,
+        "        if rests:\n            self._freeze_until = None\n",
+        "        if rests:\n            self._freezes = False\n            self._freeze_until = None\n",
+        ("tests/node/test_unwatched.py::test_what_a_stranger_lets_go_on_is_stopped_again",),
+    ),
+    Mutant(
         "a nudge is sent to who does not listen",
         "nodes/jobs/proctree.py",
         "if sig == signal.SIGUSR1 and not _takes(pid, sig):",
@@ -121,8 +135,8 @@ JOBS = [
     Mutant(
         "what a launcher leaves goes on",
         GUARDIAN,
-        "        signal.signal(number, signal.SIG_IGN)\n    _clear_away()\n",
-        "        signal.signal(number, signal.SIG_IGN)\n",
+        "    _, status = os.waitpid(launcher, 0)\n    _clear_away()\n",
+        "    _, status = os.waitpid(launcher, 0)\n",
         (
             f"{T_LAUNCHER}::test_agent_and_launcher_both_killed",
             f"{T_HOLDING}::test_agent_and_launcher_killed_leave_no_stray",

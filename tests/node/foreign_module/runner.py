@@ -6,7 +6,7 @@ The payload's ``do`` names what it does:
 * ``exit``: leave with ``code``, writing ``failure`` and ``result`` where given, or die by ``signal``;
 * ``work``: spin in units of a few milliseconds, obeying pause, stop and duty at each, with ``children`` spinners of which
   ``detached`` have a session of their own; ``deaf``: ignore everything that can be ignored; ``greedy``: ignore the
-  duty alone; ``strays``: orphans that spin in a
+  duty alone; ``headless``: children that spin in a thread which outlives their main thread; ``strays``: orphans that spin in a
   session of their own with nothing in their environment; ``forking``: short-lived children without end;
   ``bomb``: so many processes, each of which makes another whenever one is gone, and dies by nothing that can be ignored;
   ``pair``: two threads and a child that each wait for the other's word, the rounds counted in ``rounds``;
@@ -20,6 +20,7 @@ Each control document that applied is one line of ``seen.ndjson`` in the module'
 """
 
 import argparse
+import ctypes
 import json
 import os
 import signal
@@ -102,6 +103,12 @@ def child(detached, deaf):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while True:
         spin(0.05)
+
+
+def headless():
+    if os.fork() == 0:
+        threading.Thread(target=spin, args=(3600,)).start()
+        ctypes.CDLL(None).pthread_exit(None)
 
 
 def stray():
@@ -191,6 +198,8 @@ def work(args, payload, note):
             signal.signal(number, signal.SIG_IGN)
     for number in range(payload.get("children", 0)):
         child(number < payload.get("detached", 0), deaf)
+    for _ in range(payload.get("headless", 0)):
+        headless()
     for _ in range(payload.get("strays", 0)):
         stray()
     if payload.get("forking"):
