@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nodes.agent.left import Left
 from nodes.agent.revoking import settle
 from nodes.clock import utc_now
 from policies.certificate import (
@@ -112,6 +113,10 @@ class Certifier:
             rows = self.agent.runs.blocks(run)
         except ValueError as error:
             raise _refused(run, f"a block of its cannot be understood: {error}", "measure it anew") from None
+        left = Left.of(record.get("left"))
+        ended = frozenset() if left is None or left.arm == "off" else left.ended()
+        if left is not None and ended:
+            raise _refused(run, f"{left.words(ended)}, before it was certified", "measure it anew")
         against = no_certificate(spec, rows)
         if against:
             raise _refused(run, "; ".join(against))
