@@ -32,6 +32,7 @@ from policies.harness.spec import RunSpec
 from policies.harness.validity import counted, no_certificate
 from policies.harness.verdict import PASS
 from policies.refusal import Refused
+from policies.section import digest as section_digest
 
 if TYPE_CHECKING:
     from nodes.agent.core import Agent
@@ -132,11 +133,11 @@ class Certifier:
         changed = differences(then_print, now_print)
         if changed:
             raise _refused(run, "what it was measured under changed meanwhile: " + "; ".join(changed))
-        if record["section_version"] != self.agent.section_version:
-            raise _refused(
-                run,
-                f"the protection section changed meanwhile (version {record['section_version']} → {self.agent.section_version})",
-            )
+        then, now = record.get("section_digest"), section_digest(self.agent.section_text)
+        version, now_version = record["section_version"], self.agent.section_version
+        # the same text set again is another version and no other section; of an old record only the version is known
+        if then != now if then is not None else version != now_version:
+            raise _refused(run, f"the protection section changed meanwhile (version {version} → {now_version})")
         digests = {item["module"]: item["digest"] for item in record["work"]}
         for row in counted(rows):
             for unit in row.on.units if row.on is not None else ():
