@@ -75,6 +75,7 @@ class BlockRunner:
         # Whom a death speaks against: ON from its grant until OFF's window begins, also where the block ends before that.
         self.speaks_for: Arm = "off" if run.left is None else run.left.arm
         self.windows: dict[Arm, WindowRow] = {}
+        self.gaps: set[Arm] = set()  # whose window has a hole, though the source reads
         self.collapse: CollapseWatch | None = None
         self.waited_for_work_s: float | None = None
         self.before_arms = False
@@ -207,6 +208,8 @@ class BlockRunner:
         # A window with a hole in it (a counter that restarted, lines that may be lost) has no count: unknown is not less.
         whole = view.readable and counted.void_s == 0.0 and counted.unknown_s == 0.0
         events = counted.events if whole else None
+        if view.readable and not whole:
+            self.gaps.add(self.arm)
         ran_s = agent.under_test.ran_s(run, begin.at_s, end.at_s) if run.part == "grant" else 0.0
         units = self._units(begin, end, length_s)
         dosed = units
@@ -322,8 +325,14 @@ class BlockRunner:
         on, off = self.windows["on"], self.windows["off"]
         if off.events is None or on.events is None:
             # The window that has no count names the arm, not the one that was measured last: harm must not be voided away.
-            arm: Arm = "on" if on.events is None else "off"
-            return self._row("left_out", "source_unreadable", "the source could not be read at a window's end", arm=arm)
+            without: list[Arm] = [each.arm for each in (on, off) if each.events is None]
+            dead = next((arm for arm in without if arm not in self.gaps), None)
+            if dead is None:
+                why = "the source was rotated, or its counter restarted, within the window: it has no whole count"
+                return self._row("left_out", "source_gap", why, arm=without[0])
+            return self._row(
+                "left_out", "source_unreadable", "the source could not be read at a window's end", arm=dead
+            )
         if off.events <= 0.0:
             return self._row("left_out", "no_off_progress", "the program made no progress in the OFF window", arm="off")
         if off.dose is None or off.dose > max(OFF_SHARE_LEAST, min(OFF_SHARE, OFF_SHARE_OF_ON * (on.dose or 0.0))):

@@ -63,8 +63,7 @@ class Node:
         self.phases = self.phases if phases is None else phases
 
     def block(self, number: int, order: Order) -> BlockRow:
-        row = asyncio.run(BlockRunner(cast(Any, self), self.active, number, order).measure())
-        return row
+        return asyncio.run(BlockRunner(cast(Any, self), self.active, number, order).measure())
 
 
 class Granting(Node):
