@@ -16,6 +16,7 @@ from policies.harness.verdict import Decision
 __all__ = [
     "DEATHS",
     "DISTRESS",
+    "LEAST_STEPS",
     "MAX_LEFT_OUT_SHARE",
     "Happening",
     "Harm",
