@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import sqlite3
 import sys
 from pathlib import Path
@@ -25,6 +26,7 @@ from policies.certificate import (
     issue,
     revocations,
     standing,
+    unreadable_runs,
     validity,
 )
 from policies.harness.dose import certified_duty
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     from nodes.agent.subject import Subject
 
 __all__ = ["Certifier"]
+
+log = logging.getLogger(__name__)
 
 RECOMPUTE_WITHIN_S = 120.0
 
@@ -163,6 +167,10 @@ class Certifier:
             for other in self.agent.journal.runs()
             if other["run"] != run
         ]
+        for unread in unreadable_runs(others):
+            log.warning(
+                "the record of run %s cannot be understood, not even its rule: it stands against no certificate", unread
+            )
         # what an earlier offer of this same pass came to is not held against it
         stand = standing({**record, "certificate_refused_for": None}, others)
         if not stand.may_certify:
@@ -187,8 +195,11 @@ class Certifier:
     def _nothing_since(self, record: dict[str, Any], certificate: Certificate, others: list[dict[str, Any]]) -> None:
         """Refused where a later run showed the harm that would have revoked it, had it been offered in time."""
         for other in others:
-            if other["state"] != "ended" or not comes_after(other, record):
-                continue
+            try:
+                if other["state"] != "ended" or not comes_after(other, record):
+                    continue
+            except ValueError:
+                continue  # when it ended cannot be told: ``standing`` asks for two passes then
             if revocations(self.agent.runs.record(other["run"]), [certificate]):
                 why = f"run {other['run']}, which came after it, ended {other['ending']} for the same work"
                 raise _refused(record["run"], why, "measure it anew")
