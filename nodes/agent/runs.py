@@ -329,7 +329,7 @@ class Runs:
         left = Left.of(record.get("left"))
         if left is not None and left.arm == "on" and left.ended():
             number = self.next_number(run)
-            self._keep_death(run, number, coin(record["spec"]["seed"], number), left)
+            self._keep_death(run, number, coin((record.get("spec") or {}).get("seed", 0), number), left)
 
     def _keep_death(self, run: str, number: int, order: Order, left: Left) -> None:
         ended = left.ended()
