@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from nodes.agent.left import Left
 from nodes.clock import monotonic_s
 from nodes.identity import ProcessId
-from policies.harness.conditions import Conditions
-from policies.harness.rows import Arm
 from policies.harness.spec import RunSpec
 from policies.views import RunView
 from policies.work import WorkSelector
@@ -33,7 +32,7 @@ class Now:
 @dataclass(slots=True)
 class ActiveRun:
     """The run that has the lock. ``part`` is what the work under test may do; ``ending`` is set to stop what is going on.
-    ``left``: the conditions as the last block left them and its last arm, so that no death falls between two blocks.
+    ``left``: the program as the last block left it, and the arm that a death since then speaks against.
     ``stays_held``, ``stays_lowered``: as in ``RunView``.
     ``feed_from``: the newest job of its feed when this ON began; ``feed_why``: why nothing feeds it now, for good in this ON
     where ``feed_failed``. ``asked_s``: when its process asked for something last, or was answered (monotonic).
@@ -47,7 +46,7 @@ class ActiveRun:
     resting: bool = False
     now: Now = field(default_factory=Now)
     measuring: int | None = None
-    left: tuple[Conditions, Arm] | None = None
+    left: Left | None = None
     stays_held: frozenset[str] = frozenset()
     stays_lowered: frozenset[str] = frozenset()
     feed_from: int = 0

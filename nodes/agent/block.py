@@ -6,10 +6,13 @@ should, and whether the program collapsed. Source: ``harness.md`` (a run, step 3
 
 from __future__ import annotations
 
+import logging
+import sqlite3
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from nodes.agent.left import Left
 from nodes.agent.runs import ActiveRun, Now
 from nodes.clock import monotonic_s, utc_iso
 from policies.harness.collapse import CollapseWatch
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     from nodes.agent.under_test import TestedUnit
 
 __all__ = ["BlockRunner"]
+
+log = logging.getLogger(__name__)
 
 READY_WITHIN_S = 300.0
 # harness.md: ON's washout begins when the work runs, at most five minutes after the switch.
@@ -67,7 +72,10 @@ class BlockRunner:
         self.order = order
         self.arm: Arm = "on" if order == "on_first" else "off"
         self.started: Conditions | None = None
+        # Whom a death speaks against: ON from its grant until OFF's window begins, also where the block ends before that.
+        self.speaks_for: Arm = "off" if run.left is None else run.left.arm
         self.windows: dict[Arm, WindowRow] = {}
+        self.gaps: set[Arm] = set()  # whose window has a hole, though the source reads
         self.collapse: CollapseWatch | None = None
         self.waited_for_work_s: float | None = None
         self.before_arms = False
@@ -82,14 +90,14 @@ class BlockRunner:
                 await self._switch()
                 await self._washout()
                 self.windows[arm] = await self._window(1 if position == 1 else 2)
-            assert self.started is not None
-            self.run.left = (self.started, self.arm)
             return self._judged()
         except _LeftOut as left:
             return self._left_out(left)
         except _Collapse as collapse:
             return self._row("left_out", None, None, collapse=str(collapse))
         finally:
+            if self.started is not None:
+                self._leave()
             self.run.part = "hold"
             self.run.resting = False
             self.run.now = Now()
@@ -111,15 +119,24 @@ class BlockRunner:
             raise _LeftOut((why[0], f"not ready within {READY_WITHIN_S:.0f} s: {why[1]}"))
         self.started = self.agent.conditions(self.run)
 
+    def _leave(self) -> None:
+        """Note the program as it is now. Nothing was awaited since it was judged last: no death falls between the two."""
+        self.run.left = Left.now(self.agent.conditions(self.run).program, self.speaks_for)
+        try:
+            self.agent.runs.note_left(self.run.run, self.run.left)
+        except sqlite3.Error as error:  # known here all the same; lost only where this agent dies as well
+            log.error("how block %d of run %s leaves the program cannot be kept: %s", self.number, self.run.run, error)
+
     def _nothing_between(self) -> None:
         """A program that died since the last block died in that block's last arm, or right after it: it counts there."""
-        left, self.run.left = self.run.left, None
+        left = self.run.left
         if left is None:
             return
-        before, arm = left
-        died = [found for found in disturbances(before, self.agent.conditions(self.run)) if found[0] in DEATHS]
+        now = self.agent.conditions(self.run)
+        died = [found for found in disturbances(replace(now, program=left.program), now) if found[0] in DEATHS]
         if died:
-            self.arm, self.part = arm, "closing"  # of the block before
+            self.arm, self.part = left.arm, "closing"  # of the block before
+            self._leave()  # it is told once
             raise _LeftOut(*((reason, f"before the block began: {detail}") for reason, detail in died))
 
     def _not_ready(self, run: ActiveRun) -> tuple[LeftOut, str] | None:
@@ -135,6 +152,9 @@ class BlockRunner:
     async def _switch(self) -> None:
         """Hold or grant, and wait until it has taken effect: the work runs, or is seen held."""
         spec, run = self.spec, self.run
+        if self.arm == "on":
+            self.speaks_for = "on"
+        self._leave()  # before the work may run: an agent that dies with the program leaves this behind
         run.part = "grant" if self.arm == "on" and spec.kind == "ab" else "hold"
         run.resting = spec.kind == "self" and self.arm == "off"
         self.collapse = None
@@ -168,6 +188,8 @@ class BlockRunner:
         spec, agent, run = self.spec, self.agent, self.run
         # ON counts only what was beside the program: the same devices at both edges. OFF counts all there is.
         only = agent.program_devices(spec.rule) if run.part == "grant" else None
+        self.speaks_for = self.arm
+        self._leave()
         started_at, begin = utc_iso(), self._edge(None, only)
         if self.collapse is not None:
             self.collapse.window_began(begin.at_s, self.agent.progress(spec.rule).track)
@@ -186,6 +208,8 @@ class BlockRunner:
         # A window with a hole in it (a counter that restarted, lines that may be lost) has no count: unknown is not less.
         whole = view.readable and counted.void_s == 0.0 and counted.unknown_s == 0.0
         events = counted.events if whole else None
+        if view.readable and not whole:
+            self.gaps.add(self.arm)
         ran_s = agent.under_test.ran_s(run, begin.at_s, end.at_s) if run.part == "grant" else 0.0
         units = self._units(begin, end, length_s)
         dosed = units
@@ -229,8 +253,13 @@ class BlockRunner:
     def _check(self, part: str) -> None:
         if self.run.ending is not None or self.agent.runs.active is not self.run:
             gone = self.run.ending in (None, "cut")
-            raise _LeftOut(("cut", "the run's process went away" if gone else f"the run was {self.run.ending}"))
+            cut: tuple[LeftOut, str] = (
+                "cut",
+                "the run's process went away" if gone else f"the run was {self.run.ending}",
+            )
+            raise _LeftOut(cut, *self._died())  # they may have died together
         if self.started is None:
+            self._nothing_between()
             return
         spoiled = disturbances(self.started, self.agent.conditions(self.run))
         if spoiled:
@@ -239,6 +268,11 @@ class BlockRunner:
             why = self.collapse.step(monotonic_s(), self.agent.progress(self.spec.rule).track)
             if why is not None:
                 raise _Collapse(why)
+
+    def _died(self) -> list[tuple[LeftOut, str]]:
+        if self.started is None:
+            return []
+        return [each for each in disturbances(self.started, self.agent.conditions(self.run)) if each[0] in DEATHS]
 
     def _watch_for_collapse(self) -> None:
         """From here the work runs: hold the program to half of what it did without, or did in the reference."""
@@ -291,8 +325,14 @@ class BlockRunner:
         on, off = self.windows["on"], self.windows["off"]
         if off.events is None or on.events is None:
             # The window that has no count names the arm, not the one that was measured last: harm must not be voided away.
-            arm: Arm = "on" if on.events is None else "off"
-            return self._row("left_out", "source_unreadable", "the source could not be read at a window's end", arm=arm)
+            without: list[Arm] = [each.arm for each in (on, off) if each.events is None]
+            dead = next((arm for arm in without if arm not in self.gaps), None)
+            if dead is None:
+                why = "the source was rotated, or its counter restarted, within the window: it has no whole count"
+                return self._row("left_out", "source_gap", why, arm=without[0])
+            return self._row(
+                "left_out", "source_unreadable", "the source could not be read at a window's end", arm=dead
+            )
         if off.events <= 0.0:
             return self._row("left_out", "no_off_progress", "the program made no progress in the OFF window", arm="off")
         if off.dose is None or off.dose > max(OFF_SHARE_LEAST, min(OFF_SHARE, OFF_SHARE_OF_ON * (on.dose or 0.0))):

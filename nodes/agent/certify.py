@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import sqlite3
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nodes.agent.left import Left
 from nodes.agent.revoking import settle
 from nodes.clock import utc_now
 from policies.certificate import (
@@ -24,6 +26,7 @@ from policies.certificate import (
     issue,
     revocations,
     standing,
+    unreadable_runs,
     validity,
 )
 from policies.harness.dose import certified_duty
@@ -31,12 +34,15 @@ from policies.harness.spec import RunSpec
 from policies.harness.validity import counted, no_certificate
 from policies.harness.verdict import PASS
 from policies.refusal import Refused
+from policies.section import digest as section_digest
 
 if TYPE_CHECKING:
     from nodes.agent.core import Agent
     from nodes.agent.subject import Subject
 
 __all__ = ["Certifier"]
+
+log = logging.getLogger(__name__)
 
 RECOMPUTE_WITHIN_S = 120.0
 
@@ -112,6 +118,10 @@ class Certifier:
             rows = self.agent.runs.blocks(run)
         except ValueError as error:
             raise _refused(run, f"a block of its cannot be understood: {error}", "measure it anew") from None
+        left = Left.of(record.get("left"))
+        ended = frozenset() if left is None or left.arm == "off" else left.ended()
+        if left is not None and ended:
+            raise _refused(run, f"{left.words(ended)}, before it was certified", "measure it anew")
         against = no_certificate(spec, rows)
         if against:
             raise _refused(run, "; ".join(against))
@@ -127,11 +137,11 @@ class Certifier:
         changed = differences(then_print, now_print)
         if changed:
             raise _refused(run, "what it was measured under changed meanwhile: " + "; ".join(changed))
-        if record["section_version"] != self.agent.section_version:
-            raise _refused(
-                run,
-                f"the protection section changed meanwhile (version {record['section_version']} → {self.agent.section_version})",
-            )
+        then, now = record.get("section_digest"), section_digest(self.agent.section_text)
+        version, now_version = record["section_version"], self.agent.section_version
+        # the same text set again is another version and no other section; of an old record only the version is known
+        if then != now if then is not None else version != now_version:
+            raise _refused(run, f"the protection section changed meanwhile (version {version} → {now_version})")
         digests = {item["module"]: item["digest"] for item in record["work"]}
         for row in counted(rows):
             for unit in row.on.units if row.on is not None else ():
@@ -157,6 +167,10 @@ class Certifier:
             for other in self.agent.journal.runs()
             if other["run"] != run
         ]
+        for unread in unreadable_runs(others):
+            log.warning(
+                "the record of run %s cannot be understood, not even its rule: it stands against no certificate", unread
+            )
         # what an earlier offer of this same pass came to is not held against it
         stand = standing({**record, "certificate_refused_for": None}, others)
         if not stand.may_certify:
@@ -181,8 +195,11 @@ class Certifier:
     def _nothing_since(self, record: dict[str, Any], certificate: Certificate, others: list[dict[str, Any]]) -> None:
         """Refused where a later run showed the harm that would have revoked it, had it been offered in time."""
         for other in others:
-            if other["state"] != "ended" or not comes_after(other, record):
-                continue
+            try:
+                if other["state"] != "ended" or not comes_after(other, record):
+                    continue
+            except ValueError:
+                continue  # when it ended cannot be told: ``standing`` asks for two passes then
             if revocations(self.agent.runs.record(other["run"]), [certificate]):
                 why = f"run {other['run']}, which came after it, ended {other['ending']} for the same work"
                 raise _refused(record["run"], why, "measure it anew")

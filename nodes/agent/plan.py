@@ -9,9 +9,10 @@ from nodes.unbound_code import unbound_code
 from policies.harness.attempts import attempts_before
 from policies.harness.plan_text import longest_hours, planned_blocks, planned_hours
 from policies.harness.spec import RunSpec
+from policies.harness.validity import LEAST_STEPS
 from policies.refusal import Refused
 from policies.section import Rule
-from policies.sources.windows import window_fits
+from policies.sources.windows import holds_steps, window_fits
 from policies.units import reasons
 from policies.views import RunView, Unit
 from policies.work import WorkSelector
@@ -124,6 +125,9 @@ class Planner:
                 fit.why,
                 "give a longer --window, or flush each line",
             )
+        steps = holds_steps(view.track, spec.window_s, LEAST_STEPS)
+        if spec.kind == "ab" and steps.ok is False:  # else no certificate is at stake
+            raise Refused("RUN_WINDOW_TOO_SHORT", f"--window {spec.window_s:g}", steps.why, "give a longer --window")
         # The last minute; right after the agent's start as much of it as is known.
         now_s, rate, window_s = self.agent.now_s(), None, RATE_WINDOWS_S[0]
         for window_s in RATE_WINDOWS_S:

@@ -12,12 +12,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, get_args
 
 from nodes.agent.active_run import ActiveRun, Now, Reservation
+from nodes.agent.left import Left
 from nodes.agent.reserve import Reserve
 from nodes.clock import utc_iso, utc_now
 from nodes.identity import ProcessId, liveness
 from nodes.journal import Journal
 from policies.certificate.repetition import HARM
 from policies.harness.rows import BlockRow, Order
+from policies.harness.schedule import coin
 from policies.harness.shown import harm_shown, understood
 from policies.harness.spec import FIRST_LOOK, RunSpec
 from policies.harness.validity import counted
@@ -142,7 +144,7 @@ class Runs:
                 came_at=self._after_all(),
                 driven_by=[each for each in driven_by if each] + more,
             )
-        self.active = ActiveRun(run, spec, holder)
+        self.active = ActiveRun(run, spec, holder, left=Left.of((old or {}).get("left")))
         where = {"run": run, "rule": spec.rule, "work": spec.work, "duty": spec.duty, "holder": holder.as_dict()}
         self.journal.write("RUN_RESUMED" if old else "RUN_STARTED", where)
         return old is not None
@@ -231,6 +233,8 @@ class Runs:
         record = self.journal.run(run)
         if record is None or record["state"] != "open" or (self.active is not None and self.active.run == run):
             return None
+        self.close_started_blocks(run)
+        self.note_death(run)
         shown = self._harm_shown(record)
         return None if shown is None else self.end(run, shown[0], f"{shown[1]}; its process was gone", None)
 
@@ -298,6 +302,10 @@ class Runs:
         begun = (self.journal.run(run) or {}).get("begun")
         if begun is None or begun["number"] in self.journal.block_numbers(run):
             return
+        left = Left.of((self.journal.run(run) or {}).get("left"))
+        if left is not None and left.ended():
+            self._keep_death(run, begun["number"], begun["order"], left)
+            return
         row = BlockRow(
             run=run,
             number=begun["number"],
@@ -308,6 +316,40 @@ class Runs:
         )
         self.journal.put_block(run, row.number, row.model_dump())
         self.journal.write("RUN_BLOCK_CUT", {"run": run, "block": row.number, "detail": row.reason_detail})
+
+    # -- the program between two looks at it ------------------------------------------------------------------------
+
+    def note_left(self, run: str, left: Left) -> None:
+        """For whoever goes on with the run, or ends it. Raises ``sqlite3.Error`` where it cannot be kept."""
+        self.change(run, left=left.as_dict())
+
+    def note_death(self, run: str) -> None:
+        """A program that ended since ON, with no block to tell it, gets a row of its own: harm must not be voided away."""
+        record = self.journal.run(run) or {}
+        left = Left.of(record.get("left"))
+        if left is not None and left.arm == "on" and left.ended():
+            number = self.next_number(run)
+            self._keep_death(run, number, coin((record.get("spec") or {}).get("seed", 0), number), left)
+
+    def _keep_death(self, run: str, number: int, order: Order, left: Left) -> None:
+        ended = left.ended()
+        row = BlockRow(
+            run=run,
+            number=number,
+            order=order,
+            state="left_out",
+            reason="program_died",
+            reason_arm=left.arm,
+            reason_detail=f"{left.words(ended)}, seen when nothing was measured",
+            extra={"part": "closing"},
+        )
+        self.journal.put_block(run, number, row.model_dump())
+        remaining = Left(left.program - ended, left.arm, left.boot)  # it is told once
+        self.change(run, left=remaining.as_dict())
+        if self.active is not None and self.active.run == run:
+            self.active.left = remaining
+        said = {"run": run, "block": number, "order": order, "reason": row.reason, "detail": row.reason_detail}
+        self.journal.write("RUN_BLOCK_LEFT_OUT", said)
 
     def keep_block(self, row: BlockRow) -> None:
         """Raises ``sqlite3.Error`` where the journal cannot take it now; it is ``unkept`` until it did."""
@@ -351,6 +393,8 @@ class Runs:
         self.keep_unkept(run)  # it may show harm: nothing ends without it
         if active is None or active.measuring is None:
             self.close_started_blocks(run)
+        if active is not None and active.measuring is None and ending not in HARM:
+            self.note_death(run)
         record = self.record(run)
         ended_before = record["state"] == "ended"
         if not ended_before:

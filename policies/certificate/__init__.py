@@ -13,7 +13,15 @@ from policies.certificate.model import (
     rule_digest,
     sign,
 )
-from policies.certificate.repetition import PastRun, Standing, check_when, comes_after, revocations, standing
+from policies.certificate.repetition import (
+    PastRun,
+    Standing,
+    check_when,
+    comes_after,
+    revocations,
+    standing,
+    unreadable_runs,
+)
 from policies.certificate.validity import Validity, validity
 
 __all__ = [
@@ -41,5 +49,6 @@ __all__ = [
     "rule_digest",
     "sign",
     "standing",
+    "unreadable_runs",
     "validity",
 ]

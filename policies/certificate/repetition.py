@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 from policies.harness.spec import RunSpec
@@ -28,6 +28,7 @@ __all__ = [
     "comes_after",
     "revocations",
     "standing",
+    "unreadable_runs",
 ]
 
 HARM = ("slowdown", "harm_suspected")
@@ -35,6 +36,8 @@ PASSES_WITHIN = timedelta(days=14)
 PASSES_OWED = 2
 NEAR_DUTY = 0.05
 _SAME_DUTY = 1e-9
+# What a record raises that is of another version, or damaged.
+_DAMAGED = (ValueError, KeyError, TypeError, AttributeError)
 _SAME_MARGIN = 1e-9
 
 Record = Mapping[str, Any]
@@ -134,13 +137,22 @@ def standing(run: PastRun | Record, others: Iterable[PastRun | Record]) -> Stand
     them. A demonstration pass counts for demonstration certificates only, one with a wider margin for none with a narrower; a
     failed run counts always.
     """
+    others = list(others)
     this = _past(run)
     if not this.passed:
         return Standing(False, PASSES_OWED, f"it ended {this.ending}", "only a pass certifies")
-    before = sorted((past for past in _ended(others) if past.run != this.run), key=lambda past: past.came_at)
-    owed: PastRun | None = None
+    before: list[tuple[datetime, PastRun | Record]] = [
+        (each.came_at, each) for each in _ended(others) if each.run != this.run
+    ]
+    # of one that cannot be understood it is not believed that it passed, or was of other work; without a time it is the oldest
+    before += [(_when(each), each) for each in _unread(others) if _rule_of(each) == this.rule]
+    before.sort(key=lambda each: each[0])
+    owed: PastRun | Record | None = None
     in_row: list[PastRun] = []
-    for past in [*(each for each in before if each.came_at <= this.came_at), this]:
+    for past in [*(each for when, each in before if when <= this.came_at), this]:
+        if not isinstance(past, PastRun):
+            owed, in_row = past, []
+            continue
         if past.kind != "ab" or past.rule != this.rule or not _same_work(past, this):
             continue
         if past.counts and _binds(past, this):
@@ -151,11 +163,14 @@ def standing(run: PastRun | Record, others: Iterable[PastRun | Record]) -> Stand
                 owed = None
     if owed is None or len(in_row) >= PASSES_OWED:
         return Standing(True)
+    if isinstance(owed, PastRun):
+        why = f"run {owed.run} for the same rule, work and duty ended {owed.ending}"
+    else:
+        why = f"how run {owed.get('run')} of the same rule ended cannot be told (its record is damaged or of another version)"
     return Standing(
         False,
         1,
-        f"run {owed.run} for the same rule, work and duty ended {owed.ending}, so it takes two passes in a row within "
-        f"{PASSES_WITHIN.days} days, and this is the first",
+        f"{why}, so it takes two passes in a row within {PASSES_WITHIN.days} days, and this is the first",
         "run the same once more; a second pass certifies",
     )
 
@@ -187,6 +202,40 @@ def _end(run: Record, said: object) -> datetime:
         return aware_utc(datetime.fromisoformat(str(said)))
     except ValueError as error:
         raise ValueError(f"run {run.get('run')}: when it ended cannot be told: {error}") from None
+
+
+def unreadable_runs(runs: Iterable[PastRun | Record]) -> list[str]:
+    """The runs of which not even the rule can be told, by name: nobody knows whose repetition they are."""
+    return [str(run.get("run")) for run in _unread(runs) if _rule_of(run) is None]
+
+
+def _unread(runs: Iterable[PastRun | Record]) -> list[Record]:
+    """The records that may have failed and cannot be understood."""
+    found: list[Record] = []
+    for run in runs:
+        if isinstance(run, PastRun):
+            continue
+        try:
+            list(_read([run]))
+        except _DAMAGED:
+            found.append(run)
+    return found
+
+
+def _rule_of(run: Record) -> str | None:
+    spec = run.get("spec")
+    rule = spec.get("rule") if isinstance(spec, Mapping) else None
+    return rule if isinstance(rule, str) else None
+
+
+def _when(run: Record) -> datetime:
+    """When a record that cannot be understood came, as far as it says; else before all others."""
+    for key in ("came_at", "ended_at", "driven_at", "started_at"):
+        try:
+            return aware_utc(datetime.fromisoformat(str(run.get(key))))
+        except ValueError:
+            continue
+    return datetime.min.replace(tzinfo=UTC)
 
 
 def revocations(run: PastRun | Record, certificates: Sequence[Certificate]) -> list[Certificate]:
@@ -254,6 +303,15 @@ def _past(run: PastRun | Record) -> PastRun:
 
 
 def _ended(runs: Iterable[PastRun | Record]) -> Iterable[PastRun]:
+    """As ``_read``, without what cannot be understood (``_unread`` has it)."""
+    for run in runs:
+        try:
+            yield from _read([run])
+        except _DAMAGED:
+            continue
+
+
+def _read(runs: Iterable[PastRun | Record]) -> Iterable[PastRun]:
     """Also an open run that was judged, or could have been, and is no pass, as interrupted where it was driven last: whoever
     drove it away after what it showed did not please, and began another, has not made it undone.
     """

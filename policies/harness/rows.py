@@ -24,6 +24,7 @@ LeftOut = Literal[
     "owner_pause",
     "no_dose",
     "no_off_progress",
+    "source_gap",
     "not_held",
     "cut",
 ]

@@ -16,6 +16,7 @@ from policies.harness.verdict import Decision
 __all__ = [
     "DEATHS",
     "DISTRESS",
+    "LEAST_STEPS",
     "MAX_LEFT_OUT_SHARE",
     "Happening",
     "Harm",
@@ -39,6 +40,7 @@ Part = Literal["waiting", "washout", "window", "closing"]
 # A program that another process replaced has died: the agent says so ("program_died") even where the successor is
 # quick. "program_restarted" is a process that came beside those that stayed, which harms nobody.
 DEATHS: frozenset[LeftOut] = frozenset({"program_died"})
+# A source that reads again after a rotation or a counter's restart is in no distress ("source_gap").
 DISTRESS: frozenset[LeftOut] = frozenset({"memory_guard", "source_unreadable"})
 # Where several things happen in one block, the one that speaks against the work is the reason.
 _WEIGHT: tuple[LeftOut, ...] = (
@@ -51,6 +53,7 @@ _WEIGHT: tuple[LeftOut, ...] = (
     "power_source",
     "phase",
     "owner_pause",
+    "source_gap",
     "no_off_progress",
     "no_dose",
     "cut",

@@ -5,14 +5,17 @@ A source that flushes its lines in bursts tells in a short window when it flushe
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from policies.sources.progress import ProgressTrack
 
-__all__ = ["NOTHING_YET", "Fit", "LiveRate", "fitting_window_s", "live_rate", "window_fits"]
+__all__ = ["NOTHING_YET", "Fit", "LiveRate", "fitting_window_s", "holds_steps", "live_rate", "window_fits"]
 
 # A window must hold this many arrivals, or what it counts is when the program flushed, not what it did.
 ARRIVALS_A_WINDOW = 5
+# A median of fewer steps may be that of a start-up.
+STEPS_FOR_A_MEDIAN = 3
 NOTHING_YET = "nothing was read yet: waiting for the first event"
 
 
@@ -57,6 +60,22 @@ def window_fits(track: ProgressTrack, window_s: float, *, live: bool = True) -> 
         False,
         f"lines arrive only every {cadence:.3g} s (90th percentile), so a window needs {needed:.3g} s, "
         f"not {window_s:g} s; flush each line, or stamp the lines and name the stamp in time_key",
+    )
+
+
+def holds_steps(track: ProgressTrack, window_s: float, least: int) -> Fit:
+    """Whether a window holds ``least`` steps of the program at the median of its newest ones."""
+    median_s = track.median_step_s
+    if median_s is None or track.points <= STEPS_FOR_A_MEDIAN:
+        return Fit(None, "how long the program's steps take is not known yet")
+    if least * median_s <= window_s:
+        return Fit(True, f"a step takes {median_s:.3g} s (median)")
+    # one more than the least: the steps of a window are not of one length
+    works_s = math.ceil((least + 1) * median_s)
+    return Fit(
+        False,
+        f"a step of the program takes {median_s:.3g} s (median), so that a window of {window_s:g} s holds fewer than {least}, "
+        f"which shows nothing about the work beside it; --window {works_s} would work",
     )
 
 

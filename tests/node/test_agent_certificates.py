@@ -70,6 +70,21 @@ def test_a_section_that_changed_under_the_run_voids_it(node: Node) -> None:
     assert "section" in node.refused("r1")
 
 
+def test_the_same_section_set_again_is_no_change(node: Node) -> None:
+    node.run("r1")
+    version = node.agent.section_version
+    node.agent.set_section(node.agent.sections.text, "test")
+    assert node.agent.section_version != version
+    assert node.offer("r1")["run"] == "r1"
+
+
+def test_of_a_record_without_a_digest_the_version_decides(node: Node) -> None:
+    node.run("r1")
+    node.agent.runs.change("r1", section_digest=None)
+    node.agent.set_section(node.agent.sections.text, "test")
+    assert "section" in node.refused("r1")
+
+
 def test_repetition_must_not_manufacture_certificates(node: Node) -> None:
     node.run("r1", ratio=0.9, ending="inconclusive")
     node.run("r2")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,10 @@ import pytest
 
 from nodes.agent import active_run
 from nodes.agent import runs as module
+from nodes.agent.left import Left
 from nodes.agent.runs import ActiveRun, Runs
 from nodes.clock import monotonic_s
-from nodes.identity import own_id
+from nodes.identity import identify, own_id
 from nodes.journal import Journal
 from policies.harness.rows import BlockRow
 from policies.harness.schedule import coin
@@ -282,3 +285,71 @@ def test_what_a_block_left_in_its_reserve_is_whole_or_nothing(runs: Runs) -> Non
     assert runs.room.row() is None
     assert runs.room.put(cut)
     assert runs.room.path.stat().st_size == size, "written over, and no longer"
+
+
+def a_program() -> tuple[subprocess.Popen[bytes], tuple[int, int]]:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    who = identify(child.pid)
+    assert who is not None
+    return child, (who.pid, who.start_ticks)
+
+
+def ended(child: subprocess.Popen[bytes]) -> None:
+    child.kill()
+    child.communicate()
+
+
+@pytest.mark.parametrize("arm", ["on", "off"])
+@pytest.mark.parametrize("next_is", ["a resume", "an end", "a new agent"])
+def test_a_program_that_died_with_the_agent_in_a_block_is_no_mere_cut(runs: Runs, arm: Any, next_is: str) -> None:
+    left(runs, begun={"number": 1, "order": coin(7, 1)})
+    child, root = a_program()
+    runs.note_left("r", Left.now(frozenset({root}), arm))
+    ended(child)
+    if next_is == "a resume":
+        runs.close_started_blocks("r")
+    elif next_is == "an end":
+        runs.end("r", "interrupted", None, None)
+    else:
+        runs.end_with_harm("r")
+    (row,) = runs.blocks("r")
+    assert (row.state, row.reason, row.reason_arm) == ("left_out", "program_died", arm)
+    shown = runs.end("r", "interrupted", None, None)["ending"]
+    assert shown == ("harm_suspected" if arm == "on" else "interrupted")
+    assert len(runs.blocks("r")) == 1, "it is told once"
+
+
+def test_a_block_that_was_cut_while_the_program_lives_is_cut(runs: Runs) -> None:
+    left(runs, begun={"number": 1, "order": coin(7, 1)})
+    child, root = a_program()
+    runs.note_left("r", Left.now(frozenset({root}), "on"))
+    assert runs.end("r", "interrupted", None, None)["ending"] == "interrupted"
+    assert [row.reason for row in runs.blocks("r")] == ["cut"]
+    ended(child)
+
+
+@pytest.mark.parametrize(("arm", "ending"), [("on", "harm_suspected"), ("off", "no slowdown shown")], ids=["ON", "OFF"])
+def test_a_death_after_the_last_window_is_the_runs_ending_where_that_was_on(runs: Runs, arm: Any, ending: str) -> None:
+    record = left(runs)
+    child, root = a_program()
+    runs.active = ActiveRun("r", RunSpec.model_validate(record["spec"]), own_id())
+    runs.note_left("r", Left.now(frozenset({root}), arm))
+    ended(child)
+    assert runs.end("r", "no slowdown shown", None, {})["ending"] == ending
+
+
+def test_whoever_goes_on_with_a_run_knows_the_program_that_its_last_block_left(runs: Runs) -> None:
+    record = left(runs, section_digest="d", agent_version="1", work=[])
+    child, root = a_program()
+    runs.note_left("r", Left.now(frozenset({root}), "on"))
+    facts = {"section_digest": "d", "agent_version": "1", "work": []}
+    runs.begin("r", RunSpec.model_validate(record["spec"]), own_id(), facts)
+    assert runs.active is not None
+    assert runs.active.left == Left.now(frozenset({root}), "on")
+    ended(child)
+
+
+def test_a_reboot_is_no_death_of_the_program(runs: Runs) -> None:
+    left(runs, begun={"number": 1, "order": coin(7, 1)})
+    runs.note_left("r", Left(frozenset({(1, 1)}), "on", "another boot"))
+    assert runs.end("r", "interrupted", None, None)["ending"] == "interrupted"

@@ -21,7 +21,7 @@ def window(arm: Arm, events: float | None) -> WindowRow:
 
 @pytest.mark.parametrize("order", ["on_first", "off_first"])
 def test_a_window_without_a_count_speaks_against_its_own_arm(order: Order) -> None:
-    run = cast(Any, SimpleNamespace(run="r", spec=RunSpec(node="n", rule="r")))
+    run = cast(Any, SimpleNamespace(run="r", left=None, spec=RunSpec(node="n", rule="r")))
     block = BlockRunner(cast(Any, None), run, 1, order)
     block.part = "closing"
     block.arm = "off" if order == "on_first" else "on"  # the arm that was measured last
@@ -31,3 +31,24 @@ def test_a_window_without_a_count_speaks_against_its_own_arm(order: Order) -> No
     assert harm_suspected([row, row.model_copy(update={"number": 2})]) is not None
     block.windows = {"on": window("on", 600.0), "off": window("off", None)}
     assert block._judged().reason_arm == "off"
+
+
+@pytest.mark.parametrize("gap", ["on", "off"])
+def test_a_hole_in_a_window_of_a_source_that_reads_is_no_distress(gap: Arm) -> None:
+    run = cast(Any, SimpleNamespace(run="r", left=None, spec=RunSpec(node="n", rule="r")))
+    block = BlockRunner(cast(Any, None), run, 1, "on_first")
+    block.part, block.arm, block.gaps = "closing", "off", {gap}
+    block.windows = {arm: window(arm, None if arm == gap else 600.0) for arm in ("on", "off")}
+    row = block._judged()
+    assert (row.state, row.reason, row.reason_arm) == ("left_out", "source_gap", gap)
+    assert harm_suspected([row.model_copy(update={"number": number}) for number in range(1, 5)]) is None
+
+
+@pytest.mark.parametrize("dead", ["on", "off"])
+def test_a_hole_in_one_window_hides_no_dead_source_in_the_other(dead: Arm) -> None:
+    run = cast(Any, SimpleNamespace(run="r", left=None, spec=RunSpec(node="n", rule="r")))
+    block = BlockRunner(cast(Any, None), run, 1, "on_first")
+    block.part, block.gaps = "closing", {"off" if dead == "on" else "on"}
+    block.windows = {arm: window(arm, None) for arm in ("on", "off")}
+    row = block._judged()
+    assert (row.reason, row.reason_arm) == ("source_unreadable", dead)

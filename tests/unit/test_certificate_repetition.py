@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.certificate import PastRun, check_when, comes_after, revocations, standing
+from policies.certificate import PastRun, check_when, comes_after, revocations, standing, unreadable_runs
 from tests.unit.certificates import MODULE, block, certificate, record
 
 DAY_0 = datetime(2026, 11, 1, tzinfo=UTC)
@@ -269,3 +269,36 @@ def test_a_run_left_open_after_a_look_that_was_no_pass_counts_against_the_next()
         assert not may(run(2), left_open(1, PASS) | {"looks": [malformed]}), (
             "a look that cannot be understood is no pass"
         )
+
+
+DAMAGES: list[dict[str, Any]] = [{"ended_at": "yesterday", "came_at": None}, {"work": [{}]}, {"work": 7}]
+
+
+def damaged(day: float, rule: str = "trainer", **damage: Any) -> dict[str, Any]:
+    found = run(day, "slowdown") | damage
+    return found | {"spec": {**found["spec"], "rule": rule}}
+
+
+@pytest.mark.parametrize("damage", [*DAMAGES, {"spec": {"rule": "trainer", "of": "another version"}}])
+def test_a_record_that_cannot_be_understood_costs_its_own_rule_two_passes(damage: dict[str, Any]) -> None:
+    bad = damaged(1, **{k: v for k, v in damage.items() if k != "spec"})
+    bad |= {"spec": damage["spec"]} if "spec" in damage else {}
+    alone = standing(run(2), [bad])
+    assert (alone.may_certify, alone.passes_needed) == (False, 1)
+    assert "cannot be told" in alone.why
+    assert "r1" in alone.why
+    assert may(run(3), bad, run(2))
+    assert unreadable_runs([bad]) == [], "its rule is known"
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_record_that_cannot_be_understood_blocks_no_other_rule(damage: dict[str, Any]) -> None:
+    assert may(run(2), damaged(1, "renderer", **damage))
+
+
+@pytest.mark.parametrize("spec", [None, "text", {}, {"rule": 7}])
+def test_a_record_of_which_not_even_the_rule_can_be_told_is_named_and_hides_no_failure(spec: Any) -> None:
+    bad = run(1, "slowdown") | {"spec": spec}
+    assert unreadable_runs([bad, run(2)]) == ["r1"]
+    assert may(run(3), bad)
+    assert not may(run(3), bad, run(2, "slowdown"))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from policies.sources import progress as progress_module
 from policies.sources.progress import ProgressTrack
 from policies.sources.stamps import StampClock
-from policies.sources.windows import fitting_window_s, live_rate, window_fits
+from policies.sources.windows import fitting_window_s, holds_steps, live_rate, window_fits
 
 
 def steady(step_s: float, count: int, begin_s: float = 100.0) -> ProgressTrack:
@@ -298,3 +298,22 @@ def test_steps_of_a_stretch_are_those_that_ended_in_it() -> None:
         2,
         0,
     ]
+
+
+@pytest.mark.parametrize(("window_s", "ok"), [(60.0, False), (99.9, False), (100.0, True), (300.0, True)])
+def test_a_window_that_holds_too_few_steps_is_told_with_one_that_would_do(window_s: float, ok: bool) -> None:
+    track = ProgressTrack()
+    for number in range(10):
+        track.add_events(20.0 * number)
+    found = holds_steps(track, window_s, 5)
+    assert found.ok is ok
+    assert ("--window 120 would work" in found.why) is not ok
+    assert holds_steps(track, 120.0, 5).ok is True
+
+
+def test_how_long_steps_take_is_not_known_from_the_first_few() -> None:
+    track = ProgressTrack()
+    assert holds_steps(track, 1.0, 5).ok is None
+    for number in range(3):
+        track.add_events(20.0 * number)
+    assert holds_steps(track, 1.0, 5).ok is None
