@@ -172,9 +172,14 @@ class Journal:
             self.db.execute("PRAGMA synchronous=NORMAL")
 
     @property
+    def was_lost(self) -> bool:
+        """An earlier file was set aside, whatever was set since."""
+        return self.fact(SET_ASIDE_FACT) is not None
+
+    @property
     def section_lost(self) -> bool:
         """An earlier file was set aside, and no section was set since: what its owner protects is not known."""
-        return self.fact(SET_ASIDE_FACT) is not None and self.newest_section() is None
+        return self.was_lost and self.newest_section() is None
 
     # -- sections ---------------------------------------------------------------------------------------------------
 
@@ -264,8 +269,9 @@ class Journal:
         row = self.db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         return parse_json(row["value"]) if row else None
 
-    def set_fact(self, name: str, value: Any) -> None:
-        self.db.execute("INSERT OR REPLACE INTO facts (name, value) VALUES (?,?)", (name, json.dumps(value)))
+    def set_fact(self, name: str, value: Any, *, durably: bool = False) -> None:
+        with self._durably() if durably else contextlib.nullcontext():
+            self.db.execute("INSERT OR REPLACE INTO facts (name, value) VALUES (?,?)", (name, json.dumps(value)))
 
     def close(self) -> None:
         self.db.close()

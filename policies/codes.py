@@ -357,6 +357,12 @@ _TABLE = (
         "set the node's section anew: cotenant protection set NODE FILE",
     ),
     Code(
+        "JOURNAL_RESTORED",
+        "warning",
+        "the node's home was put back from a backup; what happened since is not known, so its certificates are stale",
+        "measure anew: cotenant protection certificates NODE has the commands",
+    ),
+    Code(
         "JOURNAL_LOST",
         "error",
         "entries could not be written (disk full?); protection goes on",

@@ -13,7 +13,7 @@ from policies.certificate.model import (
     rule_digest,
     sign,
 )
-from policies.certificate.repetition import PastRun, Standing, check_when, comes_after, revocations, standing
+from policies.certificate.repetition import Forgotten, PastRun, Standing, check_when, comes_after, revocations, standing
 from policies.certificate.validity import Validity, validity
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Coverage",
     "Earlier",
     "Fingerprint",
+    "Forgotten",
     "Gpu",
     "PastRun",
     "Program",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "HARM",
     "PASSES_WITHIN",
+    "Forgotten",
     "PastRun",
     "Standing",
     "check_when",
@@ -127,24 +128,38 @@ class Standing:
     remedy: str = ""
 
 
-def standing(run: PastRun | Record, others: Iterable[PastRun | Record]) -> Standing:
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """Runs came that nobody knows of any more: ``why`` in words. ``known`` are those from before, by name."""
+
+    why: str
+    known: frozenset[str] = frozenset()
+
+
+def standing(run: PastRun | Record, others: Iterable[PastRun | Record], forgotten: Forgotten | None = None) -> Standing:
     """May the pass ``run`` certify, after ``others`` (in any order; other kinds are left aside, and open runs that were not judged)?
 
     After an ending that counts, the same rule, work and duty needs two passes in a row within 14 days, this one among
     them. A demonstration pass counts for demonstration certificates only, one with a wider margin for none with a narrower; a
-    failed run counts always.
+    failed run counts always. What was forgotten may have been such an ending, of anything: it counts as one.
     """
     this = _past(run)
     if not this.passed:
         return Standing(False, PASSES_OWED, f"it ended {this.ending}", "only a pass certifies")
-    before = sorted((past for past in _ended(others) if past.run != this.run), key=lambda past: past.came_at)
-    owed: PastRun | None = None
+    known = frozenset() if forgotten is None else forgotten.known
+    if forgotten is not None and this.run in known:
+        return Standing(False, PASSES_OWED, f"{forgotten.why}; this run is from before", "measure it anew")
+    before = sorted(
+        (past for past in _ended(others) if past.run != this.run and past.run not in known),
+        key=lambda past: past.came_at,
+    )
+    owed = None if forgotten is None else forgotten.why
     in_row: list[PastRun] = []
     for past in [*(each for each in before if each.came_at <= this.came_at), this]:
         if past.kind != "ab" or past.rule != this.rule or not _same_work(past, this):
             continue
         if past.counts and _binds(past, this):
-            owed, in_row = past, []
+            owed, in_row = f"run {past.run} for the same rule, work and duty ended {past.ending}", []
         elif past.passed and past.same_thing(this) and past.shows_as_much_as(this):
             in_row = [each for each in in_row if _within(each, past)] + [past]
             if len(in_row) >= PASSES_OWED and past is not this:
@@ -154,8 +169,7 @@ def standing(run: PastRun | Record, others: Iterable[PastRun | Record]) -> Stand
     return Standing(
         False,
         1,
-        f"run {owed.run} for the same rule, work and duty ended {owed.ending}, so it takes two passes in a row within "
-        f"{PASSES_WITHIN.days} days, and this is the first",
+        f"{owed}, so it takes two passes in a row within {PASSES_WITHIN.days} days, and this is the first",
         "run the same once more; a second pass certifies",
     )
 
