@@ -26,6 +26,9 @@ __all__ = ["Journal"]
 log = logging.getLogger(__name__)
 
 SET_ASIDE_FACT = "journal_set_aside"
+BEGUN_FACT = "journal_begun"
+# What is made in a node's home after its journal, and by its agent alone.
+_LATER = ("key", "key.broken", "jobs", "block.reserve")
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS timeline (
@@ -59,7 +62,8 @@ class Journal:
     """Opened by the agent alone (it holds ``agent.lock``). Not for use from several threads.
 
     A file that is no database any more (all NULs after a power cut, emptied, overwritten) is set aside under another name and
-    a new one begun: ``set_aside`` then names it, and ``section_lost`` says that what was protected is not known.
+    a new one begun; ``set_aside`` then names it. One that is gone from a node's home that was in use is as lost. After either
+    ``was_lost`` holds for good, and ``section_lost`` says that what was protected is not known.
     """
 
     def __init__(self, path: Path) -> None:
@@ -70,7 +74,8 @@ class Journal:
         self.certificates_changed = 0  # counts, so that what was made of the certificates can be kept until they change
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.set_aside: Path | None = None
-        if _emptied(path):
+        in_use = _was_in_use(path)
+        if in_use and _is_without_content(path):
             self.set_aside = _put_aside(path)
         try:
             self.db = _opened(path)
@@ -79,9 +84,19 @@ class Journal:
         except sqlite3.DatabaseError:
             self.set_aside = _put_aside(path)
             self.db = _opened(path)
-        if self.set_aside is not None:
-            self.set_fact(SET_ASIDE_FACT, str(self.set_aside))
-            self.write("JOURNAL_SET_ASIDE", {"kept_as": str(self.set_aside)})
+        blank = self._is_blank()
+        if self.set_aside is not None or (in_use and blank):
+            kept_as = None if self.set_aside is None else str(self.set_aside)
+            self.set_fact(SET_ASIDE_FACT, kept_as or "gone", durably=True)
+            self.write("JOURNAL_SET_ASIDE", {"kept_as": kept_as})
+        elif blank:
+            # On the disk before anything else is made in the node's home: no start after this one finds that in use and the
+            # journal blank, unless the journal was lost.
+            self.set_fact(BEGUN_FACT, utc_iso(), durably=True)
+
+    def _is_blank(self) -> bool:
+        tables = ("timeline", "sections", "runs", "certificates", "facts")
+        return not any(self.db.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() for table in tables)
 
     def write(self, code: str, data: Mapping[str, Any] | None = None, message: str = "") -> int | None:
         """Append one entry; its sequence number, or None: it could not be written (counted in ``lost``), or waits for the
@@ -173,13 +188,12 @@ class Journal:
 
     @property
     def was_lost(self) -> bool:
-        """An earlier file was set aside, whatever was set since."""
+        """An earlier file was set aside or is gone, whatever was set since."""
         return self.fact(SET_ASIDE_FACT) is not None
 
-    @property
-    def section_lost(self) -> bool:
-        """An earlier file was set aside, and no section was set since: what its owner protects is not known."""
-        return self.was_lost and self.newest_section() is None
+    def section_lost(self, scope: str = "node") -> bool:
+        """An earlier file was lost, and none of that scope was set since: what its owner protects is not known."""
+        return self.was_lost and self.newest_section(scope) is None
 
     # -- sections ---------------------------------------------------------------------------------------------------
 
@@ -309,23 +323,31 @@ def _object(text: Any, otherwise: dict[str, Any]) -> dict[str, Any]:
     return raw if isinstance(raw, dict) else otherwise
 
 
-def _emptied(path: Path) -> bool:
-    """A file without content in a node's home that has been in use: a new one is made before anything else there."""
+def _was_in_use(path: Path) -> bool:
+    """Whether there was a journal before: what only comes after one is there, or what belongs to one."""
+    parts = (*_LATER, f"{path.name}-wal")
+    return any((path.parent / name).exists() for name in parts) or any(path.parent.glob(f"{path.name}.damaged-*"))
+
+
+def _is_without_content(path: Path) -> bool:
+    """Gone, or empty; a new database may have all of its content in its -wal file."""
     try:
         size = path.stat().st_size
     except FileNotFoundError:
-        return False
+        return True
     wal = path.with_name(path.name + "-wal")
-    return size == 0 and not (wal.exists() and wal.stat().st_size) and (path.parent / "key").exists()
+    return size == 0 and not (wal.exists() and wal.stat().st_size)
 
 
-def _put_aside(path: Path) -> Path:
-    """Rename the file and what belongs to it; nothing of it is lost."""
+def _put_aside(path: Path) -> Path | None:
+    """Rename the file and what belongs to it; nothing of it is lost. None: nothing of it was there."""
     kept = path.with_name(f"{path.name}.damaged-{utc_iso().replace(':', '')}")
-    for ending in ("", "-wal", "-shm"):
-        part = path.with_name(path.name + ending)
-        if part.exists():
-            os.replace(part, kept.with_name(kept.name + ending))
+    parts = [part for part in (path.with_name(path.name + ending) for ending in ("", "-wal", "-shm")) if part.exists()]
+    for part in parts:
+        os.replace(part, kept.with_name(kept.name + part.name.removeprefix(path.name)))
+    if not parts:
+        log.error("%s is gone from a home that was in use; a new one is begun", path)
+        return None
     sync_dir(path.parent)
     log.error("%s is no database any more; it is kept as %s, and a new one is begun", path, kept)
     return kept

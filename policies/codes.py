@@ -353,8 +353,8 @@ _TABLE = (
     Code(
         "JOURNAL_SET_ASIDE",
         "error",
-        "the node's state file was no database any more and is kept under another name; all fleet work is held",
-        "set the node's section anew: cotenant protection set NODE FILE",
+        "the node's state file was gone, or no database any more and is kept under another name; all fleet work is held",
+        "set both sections anew: cotenant protection set NODE FILE, and with --fleet the fleet's (an empty FILE: it has none)",
     ),
     Code(
         "JOURNAL_RESTORED",

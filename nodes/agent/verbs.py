@@ -186,7 +186,7 @@ class Verbs:
                 "correct it; the section in force is unchanged",
                 {"errors": [error.as_dict() for error in errors.errors]},
             ) from errors
-        return {"version": version, "changes": changes, "scope": where}
+        return {"version": version, "changes": changes, "scope": where, "lost": self.agent.sections.lost}
 
     # -- modules and jobs -------------------------------------------------------------------------------------------
 
