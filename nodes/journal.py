@@ -15,8 +15,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from nodes.clock import monotonic_s, utc_iso
+from nodes.clock import monotonic_s, utc_iso, utc_now
 from nodes.identity import boot_id
+from nodes.journal_numbers import Why, go_on_after
 from policies.codes import CODES
 from policies.json_text import parse_json
 from policies.plain_text import plain, plain_json
@@ -84,15 +85,42 @@ class Journal:
         except sqlite3.DatabaseError:
             self.set_aside = _put_aside(path)
             self.db = _opened(path)
+        self._jump: Why | None = self._after_boot()
         blank = self._is_blank()
         if self.set_aside is not None or (in_use and blank):
             kept_as = None if self.set_aside is None else str(self.set_aside)
             self.set_fact(SET_ASIDE_FACT, kept_as or "gone", durably=True)
+            self._jump = "lost"
             self.write("JOURNAL_SET_ASIDE", {"kept_as": kept_as})
         elif blank:
             # On the disk before anything else is made in the node's home: no start after this one finds that in use and the
             # journal blank, unless the journal was lost.
             self.set_fact(BEGUN_FACT, utc_iso(), durably=True)
+
+    def _after_boot(self) -> Why | None:
+        """Entries of an earlier boot may have been followed by some that were lost with the power."""
+        newest = self.db.execute("SELECT boot_id FROM timeline ORDER BY seq DESC LIMIT 1").fetchone()
+        return None if newest is None or newest["boot_id"] == boot_id() else "boot"
+
+    def number_anew(self, why: Why) -> None:
+        """The next entry's number is one that no entry ever had, whatever this file forgot."""
+        self._jump = why
+
+    def _take_jump(self, why: Why) -> None:
+        """On the disk before any entry with a higher number is: else the next boot would go on at the same one. Raises
+        ``sqlite3.Error``.
+        """
+        mine = not self.db.in_transaction
+        with self._durably() if mine else contextlib.nullcontext(), self._transaction():
+            last = self.last_seq()
+            after = go_on_after(last, why, utc_now())
+            self.db.execute("DELETE FROM sqlite_sequence WHERE name = 'timeline'")
+            self.db.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('timeline', ?)", (after,))
+            code = CODES["JOURNAL_NUMBERS"]
+            said = json.dumps({"after": last, "next": after + 1, "why": why})
+            self._append((utc_iso(), boot_id(), monotonic_s(), code.name, code.severity, code.meaning, said))
+        if mine:  # else it may be undone with the caller's transaction, and is taken once more
+            self._jump = None
 
     def _is_blank(self) -> bool:
         tables = ("timeline", "sections", "runs", "certificates", "facts")
@@ -128,6 +156,8 @@ class Journal:
     def _keep(self, entries: list[_Entry]) -> int | None:
         """Append in one transaction; the last one's sequence number, or None when all of them were lost."""
         try:
+            if self._jump is not None:
+                self._take_jump(self._jump)
             if len(entries) == 1 and self.lost == self._reported_lost:
                 return self._append(entries[0])  # a transaction of its own
             with self._transaction():
@@ -162,12 +192,18 @@ class Journal:
     def _append(self, entry: _Entry) -> int:
         return int(self.db.execute(_INSERT, entry).lastrowid or 0)
 
-    def entries(self, after_seq: int = 0, limit: int = 500, code: str | None = None) -> list[dict[str, Any]]:
-        where, args = "seq > ?", [after_seq]
+    def entries(
+        self, after_seq: int = 0, limit: int = 500, code: str | None = None, before_seq: int | None = None
+    ) -> list[dict[str, Any]]:
+        """In order: the first after a number, or the last before one. Numbers may lie far apart (``nodes.journal_numbers``)."""
+        where, args, order = "seq > ?", [after_seq], "ASC"
+        if before_seq is not None:
+            where, args, order = where + " AND seq < ?", [*args, before_seq], "DESC"
         if code:
             where, args = where + " AND code GLOB ?", [*args, code]  # type: ignore[list-item]
-        rows = self.db.execute(f"SELECT * FROM timeline WHERE {where} ORDER BY seq LIMIT ?", (*args, limit)).fetchall()
-        return [{**dict(row), "data": json.loads(row["data"])} for row in rows]
+        select = f"SELECT * FROM timeline WHERE {where} ORDER BY seq {order} LIMIT ?"
+        rows = self.db.execute(select, (*args, limit)).fetchall()
+        return [{**dict(row), "data": json.loads(row["data"])} for row in (rows if order == "ASC" else rows[::-1])]
 
     def newest_data(self, code: str, limit: int) -> list[dict[str, Any]]:
         """Data of the newest entries with a code, newest first."""

@@ -29,6 +29,7 @@ def mark_restored(path: Path, made_at: str) -> None:
         names = [str(row["run"]) for row in journal.db.execute("SELECT run FROM runs")]
         fact = {"at": utc_iso(), "made_at": made_at, "runs": names}
         journal.set_fact(FACT, fact, durably=True)
+        journal.number_anew("restored")
         journal.write("JOURNAL_RESTORED", {"made_at": made_at, "runs": len(names)})
     finally:
         journal.close()

@@ -363,6 +363,11 @@ _TABLE = (
         "measure anew: cotenant protection certificates NODE has the commands",
     ),
     Code(
+        "JOURNAL_NUMBERS",
+        "info",
+        "the entries go on with higher numbers: some that had the next ones may have been lost, after they were copied to the store",
+    ),
+    Code(
         "JOURNAL_LOST",
         "error",
         "entries could not be written (disk full?); protection goes on",

@@ -72,7 +72,7 @@ def test_a_restored_journal_says_so_and_the_owner_is_told_before(home: Path, tmp
     db = sqlite3.connect(back / "nodes" / "local" / "journal.sqlite")
     ((fact,),) = db.execute("SELECT value FROM facts WHERE name = 'restored'")
     assert (json.loads(fact)["made_at"], json.loads(fact)["runs"]) == (made_at, ["run-1"])
-    assert [code for (code,) in db.execute("SELECT code FROM timeline")] == ["JOURNAL_RESTORED"]
+    assert [code for (code,) in db.execute("SELECT code FROM timeline")] == ["JOURNAL_NUMBERS", "JOURNAL_RESTORED"]
     db.close()
 
 
