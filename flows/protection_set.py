@@ -58,4 +58,6 @@ def protection_set(
     except AgentUnreachable as gone:
         return Failed(message=f"{gone}; whether it took the section is unknown: run this again when it is back")
     changes = "; ".join(str(change) for change in done["changes"]) or "nothing changed"
-    return Completed(message=f"section version {done['version']} is in force on node {node}: {changes}")
+    held = " and ".join(f"the {scope}'s section" for scope in done.get("lost") or ())
+    more = f"; its fleet work is held until {held}, which was lost with its journal, is set, too" if held else ""
+    return Completed(message=f"section version {done['version']} is in force on node {node}: {changes}{more}")

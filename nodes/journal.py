@@ -15,8 +15,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from nodes.clock import monotonic_s, utc_iso
+from nodes.clock import monotonic_s, utc_iso, utc_now
 from nodes.identity import boot_id
+from nodes.journal_numbers import Why, go_on_after
 from policies.codes import CODES
 from policies.json_text import parse_json
 from policies.plain_text import plain, plain_json
@@ -26,6 +27,9 @@ __all__ = ["Journal"]
 log = logging.getLogger(__name__)
 
 SET_ASIDE_FACT = "journal_set_aside"
+BEGUN_FACT = "journal_begun"
+# What is made in a node's home after its journal, and by its agent alone.
+_LATER = ("key", "key.broken", "jobs", "block.reserve")
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS timeline (
@@ -59,7 +63,8 @@ class Journal:
     """Opened by the agent alone (it holds ``agent.lock``). Not for use from several threads.
 
     A file that is no database any more (all NULs after a power cut, emptied, overwritten) is set aside under another name and
-    a new one begun: ``set_aside`` then names it, and ``section_lost`` says that what was protected is not known.
+    a new one begun; ``set_aside`` then names it. One that is gone from a node's home that was in use is as lost. After either
+    ``was_lost`` holds for good, and ``section_lost`` says that what was protected is not known.
     """
 
     def __init__(self, path: Path) -> None:
@@ -70,7 +75,8 @@ class Journal:
         self.certificates_changed = 0  # counts, so that what was made of the certificates can be kept until they change
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.set_aside: Path | None = None
-        if _emptied(path):
+        in_use = _was_in_use(path)
+        if in_use and _is_without_content(path):
             self.set_aside = _put_aside(path)
         try:
             self.db = _opened(path)
@@ -79,9 +85,46 @@ class Journal:
         except sqlite3.DatabaseError:
             self.set_aside = _put_aside(path)
             self.db = _opened(path)
-        if self.set_aside is not None:
-            self.set_fact(SET_ASIDE_FACT, str(self.set_aside))
-            self.write("JOURNAL_SET_ASIDE", {"kept_as": str(self.set_aside)})
+        self._jump: Why | None = self._after_boot()
+        blank = self._is_blank()
+        if self.set_aside is not None or (in_use and blank):
+            kept_as = None if self.set_aside is None else str(self.set_aside)
+            self.set_fact(SET_ASIDE_FACT, kept_as or "gone", durably=True)
+            self._jump = "lost"
+            self.write("JOURNAL_SET_ASIDE", {"kept_as": kept_as})
+        elif blank:
+            # On the disk before anything else is made in the node's home: no start after this one finds that in use and the
+            # journal blank, unless the journal was lost.
+            self.set_fact(BEGUN_FACT, utc_iso(), durably=True)
+
+    def _after_boot(self) -> Why | None:
+        """Entries of an earlier boot may have been followed by some that were lost with the power."""
+        newest = self.db.execute("SELECT boot_id FROM timeline ORDER BY seq DESC LIMIT 1").fetchone()
+        return None if newest is None or newest["boot_id"] == boot_id() else "boot"
+
+    def number_anew(self, why: Why) -> None:
+        """The next entry's number is one that no entry ever had, whatever this file forgot."""
+        self._jump = why
+
+    def _take_jump(self, why: Why) -> None:
+        """On the disk before any entry with a higher number is: else the next boot would go on at the same one. Raises
+        ``sqlite3.Error``.
+        """
+        mine = not self.db.in_transaction
+        with self._durably() if mine else contextlib.nullcontext(), self._transaction():
+            last = self.last_seq()
+            after = go_on_after(last, why, utc_now())
+            self.db.execute("DELETE FROM sqlite_sequence WHERE name = 'timeline'")
+            self.db.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('timeline', ?)", (after,))
+            code = CODES["JOURNAL_NUMBERS"]
+            said = json.dumps({"after": last, "next": after + 1, "why": why})
+            self._append((utc_iso(), boot_id(), monotonic_s(), code.name, code.severity, code.meaning, said))
+        if mine:  # else it may be undone with the caller's transaction, and is taken once more
+            self._jump = None
+
+    def _is_blank(self) -> bool:
+        tables = ("timeline", "sections", "runs", "certificates", "facts")
+        return not any(self.db.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() for table in tables)
 
     def write(self, code: str, data: Mapping[str, Any] | None = None, message: str = "") -> int | None:
         """Append one entry; its sequence number, or None: it could not be written (counted in ``lost``), or waits for the
@@ -113,6 +156,8 @@ class Journal:
     def _keep(self, entries: list[_Entry]) -> int | None:
         """Append in one transaction; the last one's sequence number, or None when all of them were lost."""
         try:
+            if self._jump is not None:
+                self._take_jump(self._jump)
             if len(entries) == 1 and self.lost == self._reported_lost:
                 return self._append(entries[0])  # a transaction of its own
             with self._transaction():
@@ -147,12 +192,18 @@ class Journal:
     def _append(self, entry: _Entry) -> int:
         return int(self.db.execute(_INSERT, entry).lastrowid or 0)
 
-    def entries(self, after_seq: int = 0, limit: int = 500, code: str | None = None) -> list[dict[str, Any]]:
-        where, args = "seq > ?", [after_seq]
+    def entries(
+        self, after_seq: int = 0, limit: int = 500, code: str | None = None, before_seq: int | None = None
+    ) -> list[dict[str, Any]]:
+        """In order: the first after a number, or the last before one. Numbers may lie far apart (``nodes.journal_numbers``)."""
+        where, args, order = "seq > ?", [after_seq], "ASC"
+        if before_seq is not None:
+            where, args, order = where + " AND seq < ?", [*args, before_seq], "DESC"
         if code:
             where, args = where + " AND code GLOB ?", [*args, code]  # type: ignore[list-item]
-        rows = self.db.execute(f"SELECT * FROM timeline WHERE {where} ORDER BY seq LIMIT ?", (*args, limit)).fetchall()
-        return [{**dict(row), "data": json.loads(row["data"])} for row in rows]
+        select = f"SELECT * FROM timeline WHERE {where} ORDER BY seq {order} LIMIT ?"
+        rows = self.db.execute(select, (*args, limit)).fetchall()
+        return [{**dict(row), "data": json.loads(row["data"])} for row in (rows if order == "ASC" else rows[::-1])]
 
     def newest_data(self, code: str, limit: int) -> list[dict[str, Any]]:
         """Data of the newest entries with a code, newest first."""
@@ -172,9 +223,13 @@ class Journal:
             self.db.execute("PRAGMA synchronous=NORMAL")
 
     @property
-    def section_lost(self) -> bool:
-        """An earlier file was set aside, and no section was set since: what its owner protects is not known."""
-        return self.fact(SET_ASIDE_FACT) is not None and self.newest_section() is None
+    def was_lost(self) -> bool:
+        """An earlier file was set aside or is gone, whatever was set since."""
+        return self.fact(SET_ASIDE_FACT) is not None
+
+    def section_lost(self, scope: str = "node") -> bool:
+        """An earlier file was lost, and none of that scope was set since: what its owner protects is not known."""
+        return self.was_lost and self.newest_section(scope) is None
 
     # -- sections ---------------------------------------------------------------------------------------------------
 
@@ -264,8 +319,9 @@ class Journal:
         row = self.db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         return parse_json(row["value"]) if row else None
 
-    def set_fact(self, name: str, value: Any) -> None:
-        self.db.execute("INSERT OR REPLACE INTO facts (name, value) VALUES (?,?)", (name, json.dumps(value)))
+    def set_fact(self, name: str, value: Any, *, durably: bool = False) -> None:
+        with self._durably() if durably else contextlib.nullcontext():
+            self.db.execute("INSERT OR REPLACE INTO facts (name, value) VALUES (?,?)", (name, json.dumps(value)))
 
     def close(self) -> None:
         self.db.close()
@@ -303,23 +359,31 @@ def _object(text: Any, otherwise: dict[str, Any]) -> dict[str, Any]:
     return raw if isinstance(raw, dict) else otherwise
 
 
-def _emptied(path: Path) -> bool:
-    """A file without content in a node's home that has been in use: a new one is made before anything else there."""
+def _was_in_use(path: Path) -> bool:
+    """Whether there was a journal before: what only comes after one is there, or what belongs to one."""
+    parts = (*_LATER, f"{path.name}-wal")
+    return any((path.parent / name).exists() for name in parts) or any(path.parent.glob(f"{path.name}.damaged-*"))
+
+
+def _is_without_content(path: Path) -> bool:
+    """Gone, or empty; a new database may have all of its content in its -wal file."""
     try:
         size = path.stat().st_size
     except FileNotFoundError:
-        return False
+        return True
     wal = path.with_name(path.name + "-wal")
-    return size == 0 and not (wal.exists() and wal.stat().st_size) and (path.parent / "key").exists()
+    return size == 0 and not (wal.exists() and wal.stat().st_size)
 
 
-def _put_aside(path: Path) -> Path:
-    """Rename the file and what belongs to it; nothing of it is lost."""
+def _put_aside(path: Path) -> Path | None:
+    """Rename the file and what belongs to it; nothing of it is lost. None: nothing of it was there."""
     kept = path.with_name(f"{path.name}.damaged-{utc_iso().replace(':', '')}")
-    for ending in ("", "-wal", "-shm"):
-        part = path.with_name(path.name + ending)
-        if part.exists():
-            os.replace(part, kept.with_name(kept.name + ending))
+    parts = [part for part in (path.with_name(path.name + ending) for ending in ("", "-wal", "-shm")) if part.exists()]
+    for part in parts:
+        os.replace(part, kept.with_name(kept.name + part.name.removeprefix(path.name)))
+    if not parts:
+        log.error("%s is gone from a home that was in use; a new one is begun", path)
+        return None
     sync_dir(path.parent)
     log.error("%s is no database any more; it is kept as %s, and a new one is begun", path, kept)
     return kept

@@ -180,8 +180,9 @@ class Mirror:
         return bool(status and (status.get("now") or {}).get("part") == "window")
 
     def _look_at_journal(self, kept: int) -> None:
-        """Says it where the store's newest entry is not the one of this number in the journal: a journal that was lost, put
-        back from a backup or cut short with the power begins again with numbers that the store has.
+        """Says it where the journal has not gone beyond the store's newest entry, or has another one of that number. A journal that
+        was lost, put back from a backup or cut short with the power goes on with higher numbers (``nodes.journal_numbers``),
+        unless that was done by hand.
         """
         from cotenant import store
 
@@ -189,7 +190,8 @@ class Mirror:
             return
         ours = self.agent.call("timeline", _timeout_s=QUICK_TIMEOUT_S, after_seq=kept - 1, limit=1)["entries"]
         theirs = store.timeline_entries(self._engine, self.node, kept - 1, 1)
-        self._same_journal = [_is_of(each) for each in ours] == [_is_of(each) for each in theirs]
+        went_on = bool(ours) and int(ours[0]["seq"]) > kept
+        self._same_journal = went_on or [_is_of(each) for each in ours] == [_is_of(each) for each in theirs]
         if not self._same_journal:
             log.warning(
                 "the journal of %s is another one than the store has up to entry %d: its entries up to there are not copied, and "

@@ -353,8 +353,19 @@ _TABLE = (
     Code(
         "JOURNAL_SET_ASIDE",
         "error",
-        "the node's state file was no database any more and is kept under another name; all fleet work is held",
-        "set the node's section anew: cotenant protection set NODE FILE",
+        "the node's state file was gone, or no database any more and is kept under another name; all fleet work is held",
+        "set both sections anew: cotenant protection set NODE FILE, and with --fleet the fleet's (an empty FILE: it has none)",
+    ),
+    Code(
+        "JOURNAL_RESTORED",
+        "warning",
+        "the node's home was put back from a backup; what happened since is not known, so its certificates are stale",
+        "measure anew: cotenant protection certificates NODE has the commands",
+    ),
+    Code(
+        "JOURNAL_NUMBERS",
+        "info",
+        "the entries go on with higher numbers: some that had the next ones may have been lost, after they were copied to the store",
     ),
     Code(
         "JOURNAL_LOST",

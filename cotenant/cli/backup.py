@@ -44,19 +44,32 @@ def register(app: typer.Typer) -> None:
     def restore(
         file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `cotenant backup` made.")],
     ) -> OperationResult:
-        """Put a backup back into an empty home. A home that has something is left as it is."""
+        """Put a backup back into an empty home. A home that has something is left as it is.
+
+        What happened since the backup is not in it, so every certificate in it is stale until it is measured anew.
+        """
         from cotenant.fleet.backup import restore as read
 
         home = settings().home
-        manifest = read(file.expanduser(), home)
+        manifest = read(file.expanduser(), home, _forewarn)
         data: dict[str, Any] = manifest | {"home": str(home)}
         return OperationResult(
             data,
             view=lambda shown: [
                 f"the backup of {shown['made_at'][:16]} UTC is in {shown['home']} ({_count(shown)}); start it: cotenant up",
-                "certificates hold where the machine is the one they were earned on, else they are stale",
+                "its certificates are stale; what measures each anew: cotenant protection certificates NODE",
             ],
         )
+
+
+def _forewarn(manifest: dict[str, Any]) -> None:
+    made = f"{manifest['made_at'][:16]} UTC"
+    typer.echo(
+        f"note: what happened after {made} is not in this backup: a certificate that was revoked since, a run that failed, a "
+        "section that was set. So every certificate in it becomes stale, and each takes two passes in a row; the sections "
+        "are those of then, so see whether they are the ones you want: cotenant protection show NODE",
+        err=True,
+    )
 
 
 def _count(data: dict[str, Any]) -> str:

@@ -88,8 +88,7 @@ def register(app: typer.Typer) -> None:
         """One node: its mode, active rules, sources, units of fleet work, memory, and last codes."""
         agent = agent_of(node)
         status = agent.ask("status")
-        last = max(0, int(status["journal"]["last_seq"]) - 10)
-        entries = agent.ask("timeline", after_seq=last, limit=10)["entries"]
+        entries = agent.ask("timeline", before_seq=int(status["journal"]["last_seq"]) + 1, limit=10)["entries"]
         return OperationResult(status | {"last_entries": entries}, view=_show)
 
 

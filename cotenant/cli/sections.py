@@ -134,9 +134,19 @@ def _set(agent: Agent, text: str, scope: str, source: str, *, yes: bool, again: 
     done = agent.ask("section_set", text=text, by=by, **more)
     return OperationResult(
         done | {"node": agent.node, "matches": seen.data.get("matches"), "warnings": seen.data.get("warnings")},
-        messages=[f"note: {warning}" for warning in seen.data.get("warnings") or []],
+        messages=[f"note: {warning}" for warning in seen.data.get("warnings") or []] + _lost(agent.node, done),
         view=lambda data: [f"section version {data['version']} is in force on node {data['node']}"],
     )
+
+
+def _lost(node: str, done: dict[str, Any]) -> list[str]:
+    """What is not known since the node's journal was lost: a section that nobody sets holds all its fleet work."""
+    return [
+        f"all fleet work of node {node} is held: its journal was lost, and with it the {scope}'s section. Set that, too: cotenant "
+        f"protection set {node} FILE"
+        + (" --fleet (an empty FILE where the fleet has none)" if scope == "fleet" else "")
+        for scope in done.get("lost") or []
+    ]
 
 
 def _set_everywhere(node: str, text: str, source: str, *, yes: bool, again: str) -> OperationResult:
@@ -160,11 +170,13 @@ def _set_everywhere(node: str, text: str, source: str, *, yes: bool, again: str)
     names = ", ".join([*previews, *elsewhere])
     ask(f"Put this fleet section in force on {names}?", yes=yes, what="the fleet's protection section", again=again)
     rows: list[dict[str, Any]] = []
+    lost: list[str] = []
     failed: list[OperationResult] = []  # one node's no keeps it from none of the others
     for agent in agents:
         try:
             done = agent.ask("section_set", text=text, by=getpass.getuser(), scope="fleet")
             rows.append({"node": agent.node, "version": done["version"], "changes": done["changes"]})
+            lost += _lost(agent.node, done)
         except (Refused, Unreachable) as no:
             failed.append(as_result(no))
     for name in elsewhere:
@@ -178,6 +190,7 @@ def _set_everywhere(node: str, text: str, source: str, *, yes: bool, again: str)
             rows.append({"node": name, "version": None, "changes": [sent.data["message"]]})
     return OperationResult(
         {"nodes": rows},
+        messages=lost,
         errors=[error for each in failed for error in each.errors],
         exit_code=max((each.exit_code for each in failed), default=Exit.DONE),
         view=lambda data: [f"the fleet's section is in force on node {row['node']}" for row in data["nodes"]],

@@ -83,8 +83,16 @@ def _after(agent: Agent, seq: int, code: str | None) -> Iterator[dict[str, Any]]
 
 def _newest(agent: Agent, code: str | None, limit: int) -> tuple[list[dict[str, Any]], int]:
     last_seq = int(agent.ask("timeline", after_seq=0, limit=1)["last_seq"])
-    start = 0 if code is not None else max(0, last_seq - limit)
-    return list(deque(_after(agent, start, code), maxlen=limit)), last_seq
+    wanted: dict[str, Any] = {} if code is None else {"code": code}
+    found: deque[dict[str, Any]] = deque()
+    before = last_seq + 1
+    while len(found) < limit:
+        page = agent.ask("timeline", before_seq=before, limit=min(PAGE, limit - len(found)), **wanted)["entries"]
+        if not page:
+            break
+        found.extendleft(reversed(page))
+        before = page[0]["seq"]
+    return list(found), last_seq
 
 
 def entry_line(entry: dict[str, Any]) -> str:

@@ -16,12 +16,13 @@ import shutil
 import sqlite3
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
+from nodes.restored import mark_restored
 from policies.refusal import Refused
 from policies.version import VERSION
 
@@ -31,7 +32,8 @@ FORMAT = 1
 MANIFEST = "cotenant-backup.json"
 AT_ONCE_BYTES = 4 << 20
 # Databases that may be in use; -wal and -shm files belong to them and are part of the copy.
-DATABASES = ("nodes/*/journal.sqlite", "store.sqlite", "prefect/prefect.db")
+JOURNALS = "nodes/*/journal.sqlite"
+DATABASES = (JOURNALS, "store.sqlite", "prefect/prefect.db")
 FILES = (
     "fleet.json",
     "prefect/server.json",
@@ -143,8 +145,14 @@ def _put(draft: Path, target: Path, overwrite: bool) -> None:
         os.replace(draft, target)
 
 
-def restore(source: Path, home: Path) -> dict[str, Any]:
+def restore(source: Path, home: Path, before: Callable[[dict[str, Any]], None] = lambda _: None) -> dict[str, Any]:
     """Unpack a backup into an empty or missing home, after every file in it was checked.
+
+    Each node's journal then says that it was restored: a certificate that was revoked since, or a run that failed, is not
+    in it, so no certificate in it holds (``nodes.restored``).
+
+    Args:
+        before: is given the manifest when all was checked, before anything is put into the home.
 
     Returns:
         Its manifest.
@@ -174,10 +182,13 @@ def restore(source: Path, home: Path) -> dict[str, Any]:
             _unpack(tar, room)
             manifest = _checked(room)
             (room / MANIFEST).unlink()
+            for journal in room.glob(JOURNALS):
+                mark_restored(journal, str(manifest["made_at"]))
+            before(manifest)
             if home.exists():
                 home.rmdir()
             os.replace(room, home)
-    except (OSError, tarfile.TarError, ValueError, KeyError, EOFError) as error:
+    except (OSError, tarfile.TarError, ValueError, KeyError, EOFError, sqlite3.Error) as error:
         why = f"it is no whole backup: {error}"
         raise Refused("RESTORE_REFUSED", str(source), why, "name a file that `cotenant backup` made") from error
     return manifest

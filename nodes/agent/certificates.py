@@ -14,6 +14,7 @@ from nodes.agent.certificate_ages import CertificateAges
 from nodes.clock import utc_now
 from nodes.fingerprint import bytes_to_hash, read_fingerprint
 from nodes.journal import Journal
+from nodes.restored import forgotten
 from policies.certificate import Certificate, Fingerprint, Validity, admits, check_digest, validity
 from policies.governed import InForce
 
@@ -35,6 +36,12 @@ class KeptCertificates:
         self.key = _key(key)
         self._forged: set[str] = set()
         self.ages = CertificateAges(journal)
+        self.forgotten = forgotten(journal)
+
+    def why_forgotten(self, certificate: Certificate) -> str | None:
+        """Why what spoke against it since is not known any more, where it was earned before that."""
+        lost = self.forgotten
+        return lost.why if lost is not None and certificate.run in lost.known else None
 
     def all(self) -> list[tuple[Certificate, str | None]]:
         """With why each was revoked. Only those whose digest fits their fields; an edited one is said once, never used."""
@@ -130,6 +137,7 @@ class InForceCertificates:
             key=agent.certificates.key,
             node=agent.node,
             seen=agent.certificates.ages.seen(certificate),
+            forgotten=agent.certificates.why_forgotten(certificate),
         )
         self._judged[certificate.certificate] = (key, state)
         return state

@@ -172,7 +172,7 @@ class Certifier:
                 "the record of run %s cannot be understood, not even its rule: it stands against no certificate", unread
             )
         # what an earlier offer of this same pass came to is not held against it
-        stand = standing({**record, "certificate_refused_for": None}, others)
+        stand = standing({**record, "certificate_refused_for": None}, others, self.agent.certificates.forgotten)
         if not stand.may_certify:
             raise _refused(run, stand.why, stand.remedy, about="repetition")
         certificate = issue(
@@ -253,6 +253,7 @@ class Certifier:
                 key=self.key,
                 node=self.agent.node,
                 seen=self.agent.certificates.ages.seen(certificate),
+                forgotten=self.agent.certificates.why_forgotten(certificate),
             )
             found.append(certificate.model_dump(mode="json") | {"validity": state.as_dict()})
         return found

@@ -17,6 +17,7 @@ from nodes.agent.reserve import Reserve
 from nodes.clock import utc_iso, utc_now
 from nodes.identity import ProcessId, liveness
 from nodes.journal import Journal
+from nodes.restored import forgotten
 from policies.certificate.repetition import HARM
 from policies.harness.rows import BlockRow, Order
 from policies.harness.schedule import coin
@@ -208,15 +209,18 @@ class Runs:
 
     def interrupt_stale(self) -> list[str]:
         """End runs that nobody has driven for a day: their flow will not come back. As interrupted, or as the harm that they
-        showed before that.
+        showed before that. So are those that were open in a backup: what they measured since is not known.
         """
         ended = []
+        lost = forgotten(self.journal)
         for record in self.journal.runs():
             driven = self.active is not None and self.active.run == record["run"]
             age = utc_now() - datetime.fromisoformat(record["driven_at"])
-            if record["state"] == "open" and not driven and age > STALE_AFTER:
+            copied = lost is not None and record["run"] in lost.known
+            if record["state"] == "open" and not driven and (copied or age > STALE_AFTER):
                 ending, why = self._harm_shown(record) or ("interrupted", "")
-                reason = "no process has driven it for a day" + (f"; {why}" if why else "")
+                reason = lost.why if lost is not None and copied else "no process has driven it for a day"
+                reason += f"; {why}" if why else ""
                 self.end(record["run"], ending, reason, None)
                 ended.append(record["run"])
         return ended

@@ -45,8 +45,9 @@ class Sections:
     def _newest(self, scope: Scope) -> Kept:
         row = self._journal.newest_section(scope)
         if row is None:
-            # What was protected is not known where the journal was lost: nothing runs until its owner says it anew.
-            return Kept(section=STRICTEST) if scope == "node" and self._journal.section_lost else Kept()
+            # What was protected is not known where the journal was lost: nothing runs until its owner says it anew, and the
+            # fleet's that there was none is said by an empty one.
+            return Kept(section=STRICTEST) if self._journal.section_lost(scope) else Kept()
         try:
             return Kept(int(row["version"]), row["text"], parse_section(row["text"]))
         except SectionErrors as errors:
@@ -58,8 +59,13 @@ class Sections:
 
     @staticmethod
     def _merged(kept: dict[Scope, Kept]) -> Section:
-        fleet = kept["fleet"].section if kept["fleet"].version else None
-        return effective(kept["node"].section, fleet)
+        fleet = kept["fleet"]
+        return effective(kept["node"].section, fleet.section if fleet.version or fleet.section is STRICTEST else None)
+
+    @property
+    def lost(self) -> list[Scope]:
+        """Those that were lost with the journal and not set since: until they are, all fleet work is held."""
+        return [scope for scope, kept in self._kept.items() if kept.version == 0 and kept.section is STRICTEST]
 
     @property
     def version(self) -> int:

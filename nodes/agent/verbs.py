@@ -139,10 +139,12 @@ class Verbs:
         checks = judge_machine(facts)
         return {"node": self.agent.node, "checks": [check.as_dict() for check in checks], "lacking": lacking(checks)}
 
-    def timeline(self, after_seq: int = 0, limit: int = 500, code: str | None = None) -> dict[str, Any]:
+    def timeline(
+        self, after_seq: int = 0, limit: int = 500, code: str | None = None, before_seq: int | None = None
+    ) -> dict[str, Any]:
         _check_limit(limit)
         return {
-            "entries": self.agent.journal.entries(after_seq, limit, code),
+            "entries": self.agent.journal.entries(after_seq, limit, code, before_seq),
             "last_seq": self.agent.journal.last_seq(),
         }
 
@@ -187,7 +189,7 @@ class Verbs:
                 "correct it; the section in force is unchanged",
                 {"errors": [error.as_dict() for error in errors.errors]},
             ) from errors
-        return {"version": version, "changes": changes, "scope": where}
+        return {"version": version, "changes": changes, "scope": where, "lost": self.agent.sections.lost}
 
     # -- modules and jobs -------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from policies.certificate.model import (
     sign,
 )
 from policies.certificate.repetition import (
+    Forgotten,
     PastRun,
     Standing,
     check_when,
@@ -32,6 +33,7 @@ __all__ = [
     "Coverage",
     "Earlier",
     "Fingerprint",
+    "Forgotten",
     "Gpu",
     "PastRun",
     "Program",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "HARM",
     "PASSES_WITHIN",
+    "Forgotten",
     "PastRun",
     "Standing",
     "check_when",
@@ -130,47 +131,55 @@ class Standing:
     remedy: str = ""
 
 
-def standing(run: PastRun | Record, others: Iterable[PastRun | Record]) -> Standing:
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """Runs came that nobody knows of any more: ``why`` in words. ``known`` are those from before, by name."""
+
+    why: str
+    known: frozenset[str] = frozenset()
+
+
+def standing(run: PastRun | Record, others: Iterable[PastRun | Record], forgotten: Forgotten | None = None) -> Standing:
     """May the pass ``run`` certify, after ``others`` (in any order; other kinds are left aside, and open runs that were not judged)?
 
     After an ending that counts, the same rule, work and duty needs two passes in a row within 14 days, this one among
     them. A demonstration pass counts for demonstration certificates only, one with a wider margin for none with a narrower; a
-    failed run counts always.
+    failed run counts always. What was forgotten may have been such an ending, of anything: it counts as one.
     """
     others = list(others)
     this = _past(run)
     if not this.passed:
         return Standing(False, PASSES_OWED, f"it ended {this.ending}", "only a pass certifies")
+    known = frozenset() if forgotten is None else forgotten.known
+    if forgotten is not None and this.run in known:
+        return Standing(False, PASSES_OWED, f"{forgotten.why}; this run is from before", "measure it anew")
     before: list[tuple[datetime, PastRun | Record]] = [
-        (each.came_at, each) for each in _ended(others) if each.run != this.run
+        (each.came_at, each) for each in _ended(others) if each.run != this.run and each.run not in known
     ]
     # of one that cannot be understood it is not believed that it passed, or was of other work; without a time it is the oldest
     before += [(_when(each), each) for each in _unread(others) if _rule_of(each) == this.rule]
     before.sort(key=lambda each: each[0])
-    owed: PastRun | Record | None = None
+    owed = None if forgotten is None else forgotten.why
     in_row: list[PastRun] = []
     for past in [*(each for when, each in before if when <= this.came_at), this]:
         if not isinstance(past, PastRun):
-            owed, in_row = past, []
+            what = "its record is damaged or of another version"
+            owed, in_row = f"how run {past.get('run')} of the same rule ended cannot be told ({what})", []
             continue
         if past.kind != "ab" or past.rule != this.rule or not _same_work(past, this):
             continue
         if past.counts and _binds(past, this):
-            owed, in_row = past, []
+            owed, in_row = f"run {past.run} for the same rule, work and duty ended {past.ending}", []
         elif past.passed and past.same_thing(this) and past.shows_as_much_as(this):
             in_row = [each for each in in_row if _within(each, past)] + [past]
             if len(in_row) >= PASSES_OWED and past is not this:
                 owed = None
     if owed is None or len(in_row) >= PASSES_OWED:
         return Standing(True)
-    if isinstance(owed, PastRun):
-        why = f"run {owed.run} for the same rule, work and duty ended {owed.ending}"
-    else:
-        why = f"how run {owed.get('run')} of the same rule ended cannot be told (its record is damaged or of another version)"
     return Standing(
         False,
         1,
-        f"{why}, so it takes two passes in a row within {PASSES_WITHIN.days} days, and this is the first",
+        f"{owed}, so it takes two passes in a row within {PASSES_WITHIN.days} days, and this is the first",
         "run the same once more; a second pass certifies",
     )
 

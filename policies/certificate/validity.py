@@ -42,6 +42,7 @@ def validity(
     bundles: Mapping[str, str | None] | None = None,
     node: str | None = None,
     seen: datetime | None = None,
+    forgotten: str | None = None,
 ) -> Validity:
     """Whether ``certificate`` holds at ``now`` (aware; the wall clock).
 
@@ -52,6 +53,7 @@ def validity(
         bundles: module -> digest of the bundle that is ready now; None: not asked (``covers`` asks again).
         node: whose agent asks; None: not asked.
         seen: the latest time at which it is known to have been there already, which a clock that is set back does not undo.
+        forgotten: why it is not known any more what spoke against it after it was earned, where that is so.
     """
     now = aware_utc(now)
     renew = _renew(certificate)
@@ -69,7 +71,8 @@ def validity(
     if seen is not None and seen >= certificate.expires_at:
         why = f"it is {VALID_FOR.days} days old; this machine's clock, which says {_minute(now)}, was set back since"
         return Validity("expired", why, renew)
-    changed = _changed(certificate, fingerprint, rule, duty_device, bundles)
+    changed = [] if forgotten is None else [forgotten]
+    changed += _changed(certificate, fingerprint, rule, duty_device, bundles)
     if changed:
         return Validity("stale", "; ".join(changed), renew, tuple(changed))
     return Validity("valid", f"until {_minute(certificate.expires_at)}", renew)

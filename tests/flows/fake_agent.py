@@ -258,9 +258,15 @@ class FakeAgent:
         self.memory.write("CERT_ISSUED", run=run)
         return dict(record["certificate"])
 
-    def do_timeline(self, after_seq: int = 0, limit: int = 500, code: str | None = None) -> dict[str, Any]:
-        entries = [entry for entry in self.memory.timeline if entry["seq"] > after_seq][:limit]
-        return {"entries": entries, "last_seq": len(self.memory.timeline)}
+    def do_timeline(
+        self, after_seq: int = 0, limit: int = 500, code: str | None = None, before_seq: int | None = None
+    ) -> dict[str, Any]:
+        entries = [entry for entry in self.memory.timeline if entry["seq"] > after_seq]
+        if before_seq is None:
+            entries = entries[:limit]
+        else:
+            entries = [entry for entry in entries if entry["seq"] < before_seq][-limit:]
+        return {"entries": entries, "last_seq": max((each["seq"] for each in self.memory.timeline), default=0)}
 
     # -- inside ------------------------------------------------------------------------------------------------------
 

@@ -114,6 +114,25 @@ def test_a_journal_that_begins_again_is_said(
     assert "the journal of n1 is another one than the store has up to entry 3" in said
 
 
+def test_a_journal_that_lost_its_newest_entries_and_goes_on_with_higher_numbers_is_copied_whole(
+    tmp_path: Path, agent: FakeAgent, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(4):
+        agent.memory.write("JOB_QUEUED")
+    events = Events()
+    a_mirror(tmp_path, agent, events).step()
+    del agent.memory.timeline[2:]  # with the power; the store has them
+    for number in (1_000_003, 1_000_004):
+        agent.memory.write("AGENT_STARTED")
+        agent.memory.timeline[-1]["seq"] = number
+    mirror = a_mirror(tmp_path, agent, events)
+    mirror.step()
+    mirror.step()
+    assert kept(tmp_path) == [1, 2, 3, 4, 1_000_003, 1_000_004]
+    assert events.got == [1, 2, 3, 4, 1_000_003, 1_000_004]
+    assert not warnings_of(caplog)
+
+
 def test_an_outage_that_comes_and_goes_is_said_once(
     tmp_path: Path, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

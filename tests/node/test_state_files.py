@@ -119,12 +119,85 @@ def test_case_125_a_state_file_that_is_none_is_set_aside_and_nothing_runs_until_
         if start == 0:
             agent.journal.close()
             agent.hub.close()
-    agent.set_section(SECTION, "test")
-    assert not agent.section.node.pause
+    say_anew_what_is_protected(agent)
     agent.journal.close()
     agent = Agent(home, "local", tmp_path / "none")
     assert not agent.section.node.pause, "the section that was set is in force"
     agent.journal.close()
+
+
+def say_anew_what_is_protected(agent: Agent) -> None:
+    """The node's section alone lets nothing go on: whether the fleet had one, which may be stricter, is as lost."""
+    agent.set_section(SECTION, "test")
+    assert agent.section.node.pause
+    assert agent.sections.lost == ["fleet"]
+    agent.set_section("", "test", scope="fleet")
+    assert agent.sections.lost == []
+    assert not agent.section.node.pause
+    assert [rule.id for rule in agent.section.rules] == ["x"]
+
+
+@pytest.mark.parametrize("left", ["key", "jobs", "block.reserve", "journal.sqlite-wal", "journal.sqlite.damaged-then"])
+def test_case_125_a_state_file_that_is_gone_from_a_home_in_use_is_no_first_start(tmp_path: Path, left: str) -> None:
+    home = tmp_path / "home"
+    folder = home / "nodes" / "local"
+    if left == "key":
+        agent = Agent(home, "local", tmp_path / "none")
+        agent.start()
+        agent.set_section(SECTION, "test")
+        agent.journal.close()
+        agent.hub.close()
+        (folder / "journal.sqlite").unlink()
+    else:
+        folder.mkdir(parents=True)
+        (folder / left).mkdir() if left == "jobs" else (folder / left).write_bytes(b"of before")
+
+    for start in range(2):
+        agent = Agent(home, "local", tmp_path / "none")
+        agent.start()
+        agent.tick()
+        assert agent.section.node.pause, f"start {start}: nothing is known of what was protected"
+        (entry,) = agent.journal.entries(code="JOURNAL_SET_ASIDE")
+        lost = agent.certificates.forgotten
+        assert lost is not None, "of runs that failed neither"
+        assert lost.why.startswith("the node's journal was lost")
+        if start == 0:
+            agent.journal.close()
+            agent.hub.close()
+    if left == "journal.sqlite-wal":
+        kept = Path(entry["data"]["kept_as"])
+        assert kept.with_name(kept.name + "-wal").read_bytes() == b"of before", "entries that may be saved by hand"
+    else:
+        assert entry["data"]["kept_as"] is None
+    say_anew_what_is_protected(agent)
+    agent.journal.close()
+    agent.hub.close()
+
+
+def test_a_start_that_is_killed_while_it_begins_a_new_journal_forgets_no_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "journal.sqlite"
+    (tmp_path / "key").write_bytes(b"k" * 32)
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as at_once:
+        at_once.setattr(Journal, "set_fact", killed)
+        with pytest.raises(KeyboardInterrupt):
+            Journal(path)
+    journal = Journal(path)
+    assert journal.was_lost
+    journal.close()
+
+
+def test_a_first_start_that_is_killed_is_no_loss(tmp_path: Path) -> None:
+    Journal(tmp_path / "journal.sqlite").close()
+    (tmp_path / "key").write_bytes(b"k" * 32)  # the last thing that it did
+    journal = Journal(tmp_path / "journal.sqlite")
+    assert not journal.was_lost
+    journal.close()
 
 
 def test_case_125_a_first_start_is_no_loss(tmp_path: Path) -> None:

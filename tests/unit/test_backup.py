@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
 import sqlite3
 import tarfile
@@ -58,6 +59,21 @@ def test_a_home_in_use_comes_back_with_what_was_committed(home: Path, tmp_path: 
     assert (back / "reports" / "run-1.html").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b.tar.gz", "back", "home"], "nothing else is left"
     open_journal.close()
+
+
+def test_a_restored_journal_says_so_and_the_owner_is_told_before(home: Path, tmp_path: Path) -> None:
+    journal(home).close()
+    file, back = tmp_path / "b.tar.gz", tmp_path / "back"
+    backup(home, file)
+    told: list[tuple[str, bool]] = []
+    restore(file, back, lambda manifest: told.append((manifest["made_at"], back.exists())))
+    ((made_at, was_there),) = told
+    assert not was_there
+    db = sqlite3.connect(back / "nodes" / "local" / "journal.sqlite")
+    ((fact,),) = db.execute("SELECT value FROM facts WHERE name = 'restored'")
+    assert (json.loads(fact)["made_at"], json.loads(fact)["runs"]) == (made_at, ["run-1"])
+    assert [code for (code,) in db.execute("SELECT code FROM timeline")] == ["JOURNAL_NUMBERS", "JOURNAL_RESTORED"]
+    db.close()
 
 
 def test_a_model_that_is_larger_than_memory_is_copied_in_pieces(home: Path, tmp_path: Path) -> None:

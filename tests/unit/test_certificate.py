@@ -192,6 +192,15 @@ def test_case_119_naive_dates_are_refused() -> None:
         Certificate.model_validate(ROW | {"issued_at": "2026-03-20T06:30:00"})
 
 
+def test_one_of_which_it_is_not_known_what_spoke_against_it_is_stale() -> None:
+    assert state_of(certificate()).state == "valid"
+    found = state_of(certificate(), forgotten="restored: from a backup")
+    assert (found.state, found.why) == ("stale", "restored: from a backup")
+    changed = state_of(certificate(), forgotten="restored: from a backup", duty_device="cpu")
+    assert changed.differences == ("restored: from a backup", "duty_device: gpu → cpu")
+    assert state_of(certificate(), forgotten="restored", revoked="harm").state == "revoked"
+
+
 def test_an_impossible_duty_is_no_certificate() -> None:
     for duty in (0.0, 1.01, float("nan")):
         with pytest.raises(ValidationError):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.certificate import PastRun, check_when, comes_after, revocations, standing, unreadable_runs
+from policies.certificate import Forgotten, PastRun, check_when, comes_after, revocations, standing, unreadable_runs
 from tests.unit.certificates import MODULE, block, certificate, record
 
 DAY_0 = datetime(2026, 11, 1, tzinfo=UTC)
@@ -40,6 +40,17 @@ def test_after_any_ending_but_a_pass_it_takes_two_in_a_row(ending: str) -> None:
     assert alone.remedy
     assert may(run(3), failed, run(2))
     assert may(run(4), failed, run(2), run(3))
+
+
+def test_what_was_forgotten_counts_as_a_failure_of_anything_and_what_came_before_it_as_nothing() -> None:
+    lost = Forgotten("restored", frozenset({"r1", "r2"}))
+    first = standing(run(3), [run(1), run(2)], lost)
+    assert (first.may_certify, first.passes_needed) == (False, 1)
+    assert first.why.startswith("restored, so it takes two passes in a row")
+    assert standing(run(4), [run(1), run(2), run(3)], lost).may_certify
+    assert standing(run(5), [run(3), run(4)], lost).may_certify, "and then one is enough"
+    assert not standing(run(5), [run(3), run(4, "slowdown")], lost).may_certify
+    assert not standing(run(2), [run(1)], lost).may_certify, "it is from before itself"
 
 
 def test_a_failure_between_two_passes_starts_the_row_again() -> None:

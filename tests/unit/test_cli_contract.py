@@ -299,8 +299,8 @@ def test_a_timeline_that_is_followed_as_json_is_one_object_a_line_whatever_ends_
 ) -> None:
     entry = {"seq": 1, "at": "2026-11-30T12:00:00+00:00", "code": "AGENT_STARTED", "severity": "info", "message": "up"}
 
-    def told(after_seq: int, limit: int) -> dict[str, Any]:
-        return {"entries": [entry][after_seq:], "last_seq": 1}
+    def told(limit: int, after_seq: int = 0, before_seq: int = 2) -> dict[str, Any]:
+        return {"entries": [entry] if after_seq < 1 < before_seq else [], "last_seq": 1}
 
     def sleep(seconds: float) -> None:
         raise ends

@@ -95,7 +95,7 @@ def journals() -> Iterator[Callable[[bytes], None]]:
             kept = journal.set_aside
             assert kept is None or kept.read_bytes() == content, "nothing of it is lost"
             if kept is not None:
-                assert journal.section_lost
+                assert journal.section_lost()
                 assert journal.write("AGENT_STARTED") is not None
             journal.close()
         for file in folder.iterdir():
