@@ -133,6 +133,11 @@ class Certifier:
                 f"the protection section changed meanwhile (version {record['section_version']} → {self.agent.section_version})",
             )
         digests = {item["module"]: item["digest"] for item in record["work"]}
+        await asyncio.to_thread(self.agent.modules.check)
+        for module in digests:
+            found = self.agent.modules.get(module)
+            if found is not None and found.changed:
+                raise _refused(run, f"what it ran may not be what it names: module {found.short}: {found.why}")
         for row in counted(rows):
             for unit in row.on.units if row.on is not None else ():
                 if unit.digest is None or digests.get(unit.module) != unit.digest:
