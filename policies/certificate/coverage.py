@@ -31,13 +31,15 @@ def covers(
     bundle_digest: str | None,
     duty: float | None,
     model: str | None = None,
+    model_file: str | None = None,
     longest_unit_s: float | None = None,
     beside: frozenset[str] | None = None,
 ) -> Coverage:
     """Whether ``certificate`` (its validity aside) covers a module's stage at ``duty``, the sum over units that run.
 
     ``bundle_digest`` None is unknown and not the same; ``model`` None is work that names none, and another model than any; ``duty``
-    None is uncapped, so 1.
+    None is uncapped, so 1. ``model_file`` identifies the model's file: another one under the same name is another model, and so
+    is one that was measured before files were kept.
     ``longest_unit_s`` is the longest seen lately, where it is known. ``beside``: the devices on which the work and the
     program may meet; None: it cannot be told.
     """
@@ -49,6 +51,9 @@ def covers(
     if item is None:
         had = ", ".join(each.model or "none" for each in of_stage)
         return Coverage(False, f"{module}/{stage}: model {had} → {model or 'none'}")
+    if model_file != item.model_file:
+        old, new = (f"its file {each}" if each else "no file known" for each in (item.model_file, model_file))
+        return Coverage(False, f"{module}/{stage}: model {model}: {old} → {new}")
     if bundle_digest != item.digest:
         return Coverage(False, f"{module}: bundle {item.digest[:12]} → {(bundle_digest or 'unknown')[:12]}")
     if beside is None or not beside <= set(certificate.devices or ()):

@@ -120,23 +120,30 @@ def _dosed_work(record: Mapping[str, Any], longest_unit_s: float | None) -> tupl
     """Each stage that was part of the dose, once with each model that it was measured with."""
     windows = [block.get("on") or {} for block in record.get("blocks") or () if block.get("state") == "counted"]
     shares: dict[tuple[str, str, str | None], float] = {}
+    files: dict[tuple[str, str, str | None], set[str | None]] = {}
     for window in windows:
         for unit in window.get("units") or ():
             key = (unit["module"], unit["stage"], unit.get("model"))
+            files.setdefault(key, set()).add(unit.get("model_file"))
             shares[key] = shares.get(key, 0.0) + (unit.get("share") or 0.0)
     least = LEAST_OF_DOSE * sum(shares.values())
     dosed = [key for key, share in shares.items() if share > 0.0 and share >= least]
+    for module, stage, model in dosed:
+        if len(files[module, stage, model]) > 1:
+            why = f"the file of model {model} of {module}/{stage} was another one in some of its blocks"
+            raise _refused(record, why)
     found = []
     for item in record.get("work") or ():
         kinds = {(item["module"], item["stage"]), (item["short"], item["stage"])}
-        models = {model for module, stage, model in dosed if (module, stage) in kinds}
+        models = {key[2]: next(iter(files[key])) for key in dosed if key[:2] in kinds}
         found += [
             CertifiedWork(
                 **{name: item[name] for name in ("module", "short", "version", "digest", "stage")},
                 model=model,
+                model_file=file,
                 longest_unit_s=item.get("longest_unit_s", longest_unit_s),
             )
-            for model in sorted(models, key=lambda name: name or "")
+            for model, file in sorted(models.items(), key=lambda each: each[0] or "")
         ]
     return tuple(found)
 
