@@ -174,8 +174,6 @@ class Certifier:
             rule=self.subject.rule_of(spec),
             duty_device=self.agent.section.node.duty_device,
             demonstration=spec.demonstration or bool(record["source"]["timed"]),
-            # Units of work are not timed by the agent; the runner's own word is not enough for a certificate.
-            longest_unit_s=None,
             meter=self.agent.units.meter_words([(str(work["module"]), str(work["stage"])) for work in record["work"]]),
             now=utc_now(),
             key=self.key,

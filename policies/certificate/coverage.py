@@ -9,9 +9,6 @@ from policies.certificate.validity import Validity
 
 __all__ = ["Coverage", "admits", "covers", "elsewhere"]
 
-# A unit that much longer than any seen while measuring holds the device longer than was certified. The longest of
-# many units grows a little with their number, so a little longer is no difference.
-LONGEST_UNIT_SLACK = 1.5
 _SAME_DUTY = 1e-9
 
 
@@ -32,7 +29,6 @@ def covers(
     duty: float | None,
     model: str | None = None,
     model_file: str | None = None,
-    longest_unit_s: float | None = None,
     beside: frozenset[str] | None = None,
 ) -> Coverage:
     """Whether ``certificate`` (its validity aside) covers a module's stage at ``duty``, the sum over units that run.
@@ -40,8 +36,7 @@ def covers(
     ``bundle_digest`` None is unknown and not the same; ``model`` None is work that names none, and another model than any; ``duty``
     None is uncapped, so 1. ``model_file`` identifies the model's file: another one under the same name is another model, and so
     is one that was measured before files were kept.
-    ``longest_unit_s`` is the longest seen lately, where it is known. ``beside``: the devices on which the work and the
-    program may meet; None: it cannot be told.
+    ``beside``: the devices on which the work and the program may meet; None: it cannot be told.
     """
     of_stage = [each for each in certificate.work if (each.module, each.stage) == (module, stage)]
     if not of_stage:
@@ -61,14 +56,6 @@ def covers(
     asked = 1.0 if duty is None else duty
     if not 0.0 <= asked <= certificate.certified_duty + _SAME_DUTY:
         return Coverage(False, f"duty {asked:g} is above the certified {certificate.certified_duty:g}")
-    if longest_unit_s is not None and item.longest_unit_s is not None:
-        most_s = LONGEST_UNIT_SLACK * item.longest_unit_s
-        if longest_unit_s > most_s:
-            return Coverage(
-                False,
-                f"{module}/{stage}: a unit held the device {longest_unit_s:.3g} s, the longest measured beside the "
-                f"program {item.longest_unit_s:.3g} s",
-            )
     return Coverage(True)
 
 

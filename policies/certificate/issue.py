@@ -35,7 +35,6 @@ def issue(
     rule: Rule,
     duty_device: Literal["gpu", "cpu"],
     demonstration: bool,
-    longest_unit_s: float | None,
     now: datetime,
     key: bytes,
     meter: str | None = None,
@@ -54,7 +53,7 @@ def issue(
         ValueError: a naive date.
     """
     spec = RunSpec.model_validate(record["spec"])
-    work = _dosed_work(record, longest_unit_s)
+    work = _dosed_work(record)
     if not work:
         raise _refused(record, "no stage of the work under test was metered in a counted ON window")
     devices = measured_devices(record.get("blocks") or ())
@@ -116,7 +115,7 @@ def _refused(record: Mapping[str, Any], why: str) -> Refused:
     return Refused("CERT_REFUSED", f"a certificate for run {run}", why, f"cotenant protection ab show {run}")
 
 
-def _dosed_work(record: Mapping[str, Any], longest_unit_s: float | None) -> tuple[CertifiedWork, ...]:
+def _dosed_work(record: Mapping[str, Any]) -> tuple[CertifiedWork, ...]:
     """Each stage that was part of the dose, once with each model that it was measured with."""
     windows = [block.get("on") or {} for block in record.get("blocks") or () if block.get("state") == "counted"]
     shares: dict[tuple[str, str, str | None], float] = {}
@@ -141,7 +140,6 @@ def _dosed_work(record: Mapping[str, Any], longest_unit_s: float | None) -> tupl
                 **{name: item[name] for name in ("module", "short", "version", "digest", "stage")},
                 model=model,
                 model_file=file,
-                longest_unit_s=item.get("longest_unit_s", longest_unit_s),
             )
             for model, file in sorted(models.items(), key=lambda each: each[0] or "")
         ]

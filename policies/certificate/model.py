@@ -45,7 +45,7 @@ class _Stored(BaseModel):
 
 class CertifiedWork(_Stored):
     """One stage that was part of the dose, with the model that it was measured with (None: its payload named none).
-    ``longest_unit_s``: the longest it held the device in one go; None unknown."""
+    ``longest_unit_s`` is signed with the rest and always None: the agent times no units, and a runner's own word is not enough."""
 
     module: str
     short: str
