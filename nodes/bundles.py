@@ -12,7 +12,18 @@ from pathlib import Path
 from nodes.builds import Builds
 from policies.refusal import Refused
 
-__all__ = ["bundle_digest", "check_bundle", "copy_bundle", "put_sdk", "python_environment", "sdk_sources"]
+__all__ = [
+    "bundle_digest",
+    "bundle_seal",
+    "check_bundle",
+    "copy_bundle",
+    "keep_copy",
+    "look_again",
+    "newest_file",
+    "put_sdk",
+    "python_environment",
+    "sdk_sources",
+]
 
 BUNDLE_BYTES_MAX = 2 << 30
 BUILD_LIMIT_S = 60.0
@@ -52,6 +63,41 @@ def bundle_digest(path: Path) -> str:
     return digest.hexdigest()
 
 
+def bundle_seal(path: Path) -> str | None:
+    """What changes whenever a file of the bundle is written, added or taken away, without reading any; None: not readable.
+
+    The change time is set by nobody but the kernel, so a copy whose seal is the same has the digest that it had.
+    """
+    digest = hashlib.sha256()
+    try:
+        for name in _files(path):
+            stat = (path / name).lstat()
+            facts = (name, stat.st_ino, stat.st_size, stat.st_mode, stat.st_mtime_ns, stat.st_ctime_ns)
+            digest.update(repr(facts).encode())
+    except OSError:
+        return None
+    return digest.hexdigest()
+
+
+def look_again(path: Path, digest: str, seal: str | None) -> tuple[str | None, str]:
+    """``(seal, digest)`` of a copy now, which had this digest when it had that seal. Read only where the seal is another one."""
+    now = bundle_seal(path)
+    if now is not None and now == seal:
+        return now, digest
+    try:
+        return now, bundle_digest(path)
+    except OSError:
+        return None, "unreadable"
+
+
+def newest_file(path: Path) -> str | None:
+    """The file of the bundle that was touched last; None: there is none."""
+    try:
+        return max(_files(path), key=lambda name: (path / name).lstat().st_ctime_ns, default=None)
+    except OSError:
+        return None
+
+
 def check_bundle(path: Path) -> None:
     root = path.resolve()
     total = 0
@@ -70,26 +116,46 @@ def check_bundle(path: Path) -> None:
         )
 
 
-def copy_bundle(path: Path, bundle: Path) -> None:
-    """Whole or not at all; a bundle that is there already has the same contents by its name."""
-    if bundle.is_dir():
-        return
-    bundle.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    temporary = bundle.with_name(f".{bundle.name[:16]}.{os.getpid()}.{threading.get_ident()}")
-    shutil.rmtree(temporary, ignore_errors=True)
+def copy_bundle(path: Path, place: Path) -> str:
+    """Copy a bundle to ``place``, which is replaced, and say the digest of the copy: of what will run, not of what it was made from.
+
+    Its files can be written by nobody. Its folders can, for Python keeps what it compiled in them.
+    """
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True, mode=0o700)
+    root = path.resolve()
     for name in _files(path):
-        target = temporary / name
+        source, target = path / name, place / name
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if not (path / name).is_dir():
-            shutil.copy2(path / name, target)
+        if source.is_dir():  # a link to a folder of the bundle
+            inside = place / source.resolve().relative_to(root)
+            target.symlink_to(os.path.relpath(inside, target.parent), target_is_directory=True)
         else:
-            target.mkdir(exist_ok=True)
+            shutil.copy2(source, target)
+            target.chmod(target.stat().st_mode & ~0o222)
+    return bundle_digest(place)
+
+
+def keep_copy(copy: Path, bundle: Path) -> None:
+    """Put a copy where its digest names it. One that is there already and still is what its name says stays."""
+    bundle.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if _is_whole(bundle):
+        return
+    # It goes whole, so that nothing of what it was changed to is in the new one.
+    changed = copy.with_name(f"{copy.name}.changed")
+    if bundle.is_dir():
+        os.rename(bundle, changed)
     try:
-        os.rename(temporary, bundle)
+        os.rename(copy, bundle)
     except OSError:
-        shutil.rmtree(temporary, ignore_errors=True)
-        if not bundle.is_dir():
+        if not _is_whole(bundle):  # somebody else put the same one there meanwhile
             raise
+    finally:
+        shutil.rmtree(changed, ignore_errors=True)
+
+
+def _is_whole(bundle: Path) -> bool:
+    return bundle.is_dir() and bundle_digest(bundle) == bundle.name
 
 
 def sdk_sources() -> dict[str, bytes]:

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
+import re
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from nodes.meters.nvml_probe import nvidia_present, probe_now
+from nodes.meters.nvml_probe import Inventory, Probe, nvidia_present, probe_now
 from policies.certificate import Gpu
 
 __all__ = ["gpus", "hardware"]
 
 
-def _cpu_model() -> str:
+OS_RELEASE = (Path("/etc/os-release"), Path("/usr/lib/os-release"))
+DEVICES = (Path("/proc/driver/nvidia/gpus"), Path("/dev"))
+DRIVER = Path("/proc/driver/nvidia/version")
+# A GPU's node, or its address; what else a driver puts there (nvidia-uvm) comes with the first program that asks for it.
+_DEVICE = re.compile(r"nvidia\d+|[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", re.IGNORECASE)
+
+
+@lru_cache(maxsize=1)
+def _cpu_model(_cores: int | None) -> str:
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             name, _, value = line.partition(":")
@@ -25,45 +35,89 @@ def _cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
-def _os_name() -> tuple[str, str]:
+def _stamp(path: Path) -> tuple[int, ...] | None:
     try:
-        facts = platform.freedesktop_os_release()
-        return facts.get("ID", platform.system()), facts.get("VERSION_ID", "").partition(".")[0]
+        stat = path.stat()
     except OSError:
-        return platform.system(), platform.release().partition(".")[0]
+        return None
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
-_known_gpus: list[tuple[Gpu, ...]] = []
+@lru_cache(maxsize=1)
+def _os_name(_stamps: tuple[tuple[int, ...] | None, ...]) -> tuple[str, str]:
+    """Read here: ``platform.freedesktop_os_release`` keeps its first answer for as long as the process lives."""
+    for path in OS_RELEASE:
+        try:
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            continue
+        pairs = (line.partition("=") for line in lines if not line.lstrip().startswith("#"))
+        facts = {name.strip(): value.strip().strip("\"'") for name, _, value in pairs}
+        return facts.get("ID", "linux"), facts.get("VERSION_ID", "").partition(".")[0]
+    return platform.system(), platform.release().partition(".")[0]
+
+
+def _device_list() -> tuple[str, ...]:
+    """What changes when a GPU comes, goes, or gets another driver; a few lookups, the driver is not asked."""
+    found: list[str] = []
+    for folder in DEVICES:
+        with contextlib.suppress(OSError):
+            found += sorted(name for name in os.listdir(folder) if _DEVICE.fullmatch(name))
+    with contextlib.suppress(OSError):
+        found.append(DRIVER.read_text(errors="replace"))
+    return tuple(found)
+
+
+_known_gpus: dict[tuple[str, ...], tuple[Gpu, ...]] = {}
+_probes: dict[tuple[str, ...], Probe] = {}
 
 
 def gpus() -> tuple[Gpu, ...] | None:
     """Name, UUID, memory and driver of each NVIDIA GPU; () where there is no driver, None where it cannot be asked.
 
-    Asked in a child process, once it has answered never again: a driver that is replaced while the machine runs
-    serves what runs already, and the next agent finds it.
+    Asked in a child process, and once it has answered again only when the list of devices or the loaded driver changed. That
+    is not waited for: None until it has answered.
     """
-    if _known_gpus:
-        return _known_gpus[0]
+    devices = _device_list()
+    if devices in _known_gpus:
+        return _known_gpus[devices]
     if not nvidia_present():
         return ()
-    inventory = probe_now()
+    inventory = _asked_again(devices) if _known_gpus else probe_now()
+    if inventory is None:
+        return None
     if inventory.why is not None:
         return () if inventory.library_missing else None
     found = tuple(
         Gpu(name=each.name, uuid=each.uuid, memory_bytes=each.memory_bytes, driver=inventory.driver)
         for each in inventory.devices
     )
-    _known_gpus.append(found)
+    _known_gpus.clear()
+    _known_gpus[devices] = found
     return found
 
 
-@lru_cache(maxsize=1)
+def _asked_again(devices: tuple[str, ...]) -> Inventory | None:
+    """What the driver says of another list of devices; None while it is asked, in the midst of a tick."""
+    if devices not in _probes:
+        _probes.clear()
+        _probes[devices] = Probe()
+    answer = _probes[devices].poll()
+    if answer is not None:
+        del _probes[devices]
+    return answer
+
+
 def hardware() -> dict[str, Any]:
-    """Facts that do not change while the machine runs (memory in GiB, rounded: firmware holes vary by a page or two)."""
-    name, major = _os_name()
+    """This machine and its system now; what costs a file's reading is read again when the file or the count of cores changed.
+
+    Memory is in GiB, rounded: firmware holes vary by a page or two.
+    """
+    cores = os.cpu_count()
+    name, major = _os_name(tuple(_stamp(path) for path in OS_RELEASE))
     return {
-        "cpu_model": _cpu_model(),
-        "cores": os.cpu_count(),
+        "cpu_model": _cpu_model(cores),
+        "cores": cores,
         "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / (1 << 30), 1),
         "os_name": name,
         "os_major": major,

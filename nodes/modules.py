@@ -1,7 +1,8 @@
 """Modules on a node: bundles, their environments, their doctors.
 
-``modules/<short>/`` holds ``bundles/<digest>/`` (copies, never changed), ``data/`` (the module's own) and ``module.json`` (which bundle
-is in use and what its doctor said). A broken manifest or a failing doctor makes a module ``not_ready`` with the reason; it is no error.
+``modules/<short>/`` holds ``bundles/<digest>/`` (copies, never changed: a module whose copy was is not ready), ``data/`` (the
+module's own) and ``module.json`` (which bundle is in use and what its doctor said). A broken manifest or a failing doctor makes a
+module ``not_ready`` with the reason; it is no error.
 
 Source: ``runner-protocol.md`` ("The module's environment", ``doctor`` output).
 """
@@ -10,6 +11,8 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import os
+import shutil
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -17,7 +20,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nodes.builds import Builds
-from nodes.bundles import bundle_digest, check_bundle, copy_bundle, python_environment
+from nodes.bundles import (
+    bundle_digest,
+    bundle_seal,
+    check_bundle,
+    copy_bundle,
+    keep_copy,
+    look_again,
+    newest_file,
+    python_environment,
+)
 from nodes.clock import utc_iso
 from nodes.doctor import DoctorReport, run_doctor
 from nodes.jobs.runnerfiles import read_document, write_document
@@ -51,6 +63,10 @@ class ModuleState:
     """It came from ``module add``, so the built-in bundle of the same name does not replace it."""
     notes: tuple[str, ...] = ()
     """What was built from source for it just now, or used of what was built before."""
+    seal: str | None = None
+    """Of its copy when that was last read and had ``digest``; None: it has to be read again."""
+    changed: bool = False
+    """Its copy is not what ``digest`` names any more."""
 
     @property
     def stages(self) -> list[str]:
@@ -156,13 +172,26 @@ class ModuleStore:
             return False, f"there is no module {name!r} on this node"
         return state.state == "ready", state.why
 
+    def check(self, name: str | None = None) -> None:
+        """Look whether copies (all of them, or one module's) still are what was added; one that is not makes its module not ready.
+
+        A copy is read again only where one of its files was touched since: otherwise this costs a look at each file.
+        """
+        with self._lock:
+            asked = [state for state in self._states.values() if name in (None, state.short, state.module)]
+        for state in asked:
+            found = _checked(state)
+            with self._lock:
+                if found is not state and self._states.get(state.short) is state:
+                    self._keep(found)
+
     def pending(self) -> builtins.list[str]:
         """Built-in modules that were not added yet, or whose files changed since: for ``prepare`` in a thread."""
         found = []
         for short, path in self._builtins():
             with self._lock:
                 state = self._states.get(short)
-            if state is None or not (state.added_by_owner or state.digest == bundle_digest(path)):
+            if state is None or (not state.added_by_owner and (state.changed or state.digest != bundle_digest(path))):
                 found.append(short)
         return found
 
@@ -196,9 +225,27 @@ class ModuleStore:
             why = "is no folder" if not path.is_dir() else f"holds no {MANIFEST}"
             raise Refused("MODULE_NO_BUNDLE", f"bundle {path}", why, "name the folder that holds the module's manifest")
         check_bundle(path)
-        digest = bundle_digest(path)
-        manifest, why = _manifest(path)
-        short = manifest.short if manifest is not None else path.resolve().name.lower()
+        copy = self._home / f".adding.{os.getpid()}.{threading.get_ident()}"
+        try:
+            digest = copy_bundle(path, copy)
+            manifest, why = _manifest(copy)
+            short = manifest.short if manifest is not None else path.resolve().name.lower()
+            self._check_name(short, manifest)
+            bundle = self._home / short / "bundles" / digest
+            keep_copy(copy, bundle)
+        finally:
+            shutil.rmtree(copy, ignore_errors=True)
+        data = self._home / short / "data"
+        data.mkdir(parents=True, exist_ok=True, mode=0o700)
+        state = _state_of(short, digest, manifest, why, bundle, data)
+        state = replace(state, added_by_owner=by_owner, seal=bundle_seal(bundle))
+        if manifest is not None and not state.why:
+            state = self._with_environment(state)
+        if manifest is not None and not state.why:
+            state = _judged(state, run_doctor(state, builds=self.builds))
+        return self._keep(state)
+
+    def _check_name(self, short: str, manifest: Manifest | None) -> None:
         with self._lock:
             clash = self._states.get(short)
         if (
@@ -213,16 +260,6 @@ class ModuleStore:
                 f"{clash.module} has the short name {short} here",
                 "rename one of them",
             )
-        bundle = self._home / short / "bundles" / digest
-        copy_bundle(path, bundle)
-        data = self._home / short / "data"
-        data.mkdir(parents=True, exist_ok=True, mode=0o700)
-        state = replace(_state_of(short, digest, manifest, why, bundle, data), added_by_owner=by_owner)
-        if manifest is not None and not state.why:
-            state = self._with_environment(state)
-        if manifest is not None and not state.why:
-            state = _judged(state, run_doctor(state, builds=self.builds))
-        return self._keep(state)
 
     def doctor(self, name: str, *, insists: bool = False) -> DoctorReport:
         """Run a module's doctor now and keep what it says. Blocks. ``insists``: in spite of what holds fleet work.
@@ -230,12 +267,15 @@ class ModuleStore:
         Raises:
             Refused: there is no such module.
         """
+        self.check(name)
         state = self.get(name)
         if state is None:
             raise Refused(
                 "MODULE_UNKNOWN", f"module {name!r}", "there is no such module on this node", "cotenant module list"
             )
-        if state.bundle is None:
+        if state.changed and state.added_by_owner:
+            return DoctorReport("undetected", state.why, [], {}, [])
+        if state.bundle is None or state.changed:
             state = self.prepare(state.short) or state
             if state.doctor is not None:
                 return state.doctor
@@ -272,6 +312,8 @@ class ModuleStore:
             "python": str(state.python) if state.python else None,
             "doctor": state.doctor.as_dict() if state.doctor else None,
             "added_by_owner": state.added_by_owner,
+            "seal": state.seal,
+            "changed": state.changed,
             "checked_at": utc_iso(),
         }
         with contextlib.suppress(OSError):
@@ -287,20 +329,26 @@ class ModuleStore:
             return None
         digest = str(told.get("digest", ""))
         bundle = self._home / short / "bundles" / digest
-        if not (bundle / MANIFEST).is_file():
+        if not digest or not bundle.is_dir():
             return None
         manifest, why = _manifest(bundle)
         state = replace(
             _state_of(short, digest, manifest, why, bundle, self._home / short / "data"),
             added_by_owner=told.get("added_by_owner") is True,
+            seal=told.get("seal") if isinstance(told.get("seal"), str) else None,
         )
-        if manifest is None:
-            return state
+        checked = _checked(state)
+        if checked.changed or manifest is None:
+            return checked
+        state = checked
         python = Path(told["python"]) if told.get("python") else None
         if python is not None and not python.exists():
             return replace(state, why="its environment is gone: run its doctor again")
         doctor = told.get("doctor")
         report = DoctorReport(**doctor) if isinstance(doctor, dict) else None
+        if told.get("changed") is True:
+            # It is again what was added; what was said of it as it was then is gone.
+            return replace(state, python=python, doctor=report, why="its copy is whole again: run its doctor")
         ready = told.get("state") == "ready"
         return replace(
             state, python=python, doctor=report, state="ready" if ready else "not_ready", why=str(told.get("why", ""))
@@ -332,6 +380,23 @@ def _state_of(
         data=data,
         python=None,
     )
+
+
+def _checked(state: ModuleState) -> ModuleState:
+    """As it is where its copy still is what was added, else not ready and why; whole again, it waits for its doctor."""
+    if state.bundle is None:
+        return state
+    seal, found = look_again(state.bundle, state.digest, state.seal)
+    if found != state.digest:
+        again = "cotenant module add FOLDER" if state.added_by_owner else f"cotenant module doctor {state.short}"
+        why = f"its copy {state.bundle} was changed after it was added (bundle {state.digest[:12]} → {found[:12]}"
+        newest = newest_file(state.bundle)
+        why += f"; touched last: {newest})" if newest is not None else ")"
+        return replace(state, state="not_ready", why=f"{why}: put it there anew: {again}", seal=None, changed=True)
+    if state.changed:
+        why = f"its copy is whole again: cotenant module doctor {state.short}"
+        return replace(state, seal=seal, changed=False, why=why)
+    return state if seal == state.seal else replace(state, seal=seal)
 
 
 def _judged(state: ModuleState, report: DoctorReport) -> ModuleState:

@@ -43,7 +43,8 @@ Meetings = Mapping[str, frozenset[str] | None]
 class Work:
     """What a certificate can cover. ``digest`` of the bundle None: unknown. ``model`` None: the payload names none.
 
-    ``beside``: the devices on which it may meet the program of the rule that is asked about; None: it cannot be told.
+    ``model_file`` identifies the model's file; None: none is known. ``beside``: the devices on which it may meet the program of
+    the rule that is asked about; None: it cannot be told.
     """
 
     module: str
@@ -51,6 +52,7 @@ class Work:
     digest: str | None = None
     model: str | None = None
     beside: frozenset[str] | None = None
+    model_file: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ class InForce:
             bundle_digest=work.digest,
             duty=self.duty,
             model=work.model,
+            model_file=work.model_file,
             beside=work.beside,
         )
 
@@ -160,7 +163,7 @@ def bounding(in_force: Sequence[InForce], rule: str, present: Iterable[Work]) ->
 
 def work_of(unit: Unit, beside: frozenset[str] | None) -> Work:
     """A unit's work where it may meet a program on the devices ``beside``."""
-    return Work(unit.module, unit.stage, unit.digest, unit.model, beside)
+    return Work(unit.module, unit.stage, unit.digest, unit.model, beside, unit.model_file)
 
 
 def _ceiling(in_force: Sequence[InForce], rules: Meetings, unit: Unit) -> float | None:

@@ -37,6 +37,8 @@ class Unit:
     """Of the bundle it runs from; None: unknown, which no certificate covers."""
     model: str | None = None
     """That its payload names; None: it names none."""
+    model_file: str | None = None
+    """What identifies that model's file now; None: there is none that the agent could find."""
     devices: frozenset[str] | None = None
     """The devices it was put on; None: it may use any."""
 

@@ -307,6 +307,7 @@ class BlockRunner:
                     stage=unit.stage,
                     digest=unit.digest,
                     model=unit.model,
+                    model_file=unit.model_file,
                     share=share,
                     cores=unit.cores,
                     asked=unit.duty,

@@ -143,6 +143,11 @@ class Certifier:
         if then != now if then is not None else version != now_version:
             raise _refused(run, f"the protection section changed meanwhile (version {version} → {now_version})")
         digests = {item["module"]: item["digest"] for item in record["work"]}
+        await asyncio.to_thread(self.agent.modules.check)
+        for module in digests:
+            found = self.agent.modules.get(module)
+            if found is not None and found.changed:
+                raise _refused(run, f"what it ran may not be what it names: module {found.short}: {found.why}")
         for row in counted(rows):
             for unit in row.on.units if row.on is not None else ():
                 if unit.digest is None or digests.get(unit.module) != unit.digest:
@@ -183,8 +188,6 @@ class Certifier:
             rule=self.subject.rule_of(spec),
             duty_device=self.agent.section.node.duty_device,
             demonstration=spec.demonstration or bool(record["source"]["timed"]),
-            # Units of work are not timed by the agent; the runner's own word is not enough for a certificate.
-            longest_unit_s=None,
             meter=self.agent.units.meter_words([(str(work["module"]), str(work["stage"])) for work in record["work"]]),
             now=utc_now(),
             key=self.key,

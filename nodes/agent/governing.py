@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from nodes.agent.certificates import InForceCertificates
 from nodes.clock import boottime_s, monotonic_s
 from nodes.identity import boot_id
+from nodes.model_files import model_file
 from policies.compliance import CLEAR, ComplianceState, Judgement, Sample, judge
 from policies.duty_text import UnitName, duty_view
 from policies.governed import Governed, InForce, Work, bounding, sharing, where_they_hold, work_of
@@ -193,7 +194,14 @@ class Governing:
             self._works = {name: work for name, work in self._works.items() if name in live}
             bundle = self.agent.jobs.registry.bundle_of(attempt.attempt_id)
             model = self.agent.jobs.job(attempt.job_id).model
-            found = Work(attempt.module, attempt.stage, None if bundle is None else Path(bundle).name, model)
+            module = self.agent.modules.get(attempt.module)
+            found = Work(
+                attempt.module,
+                attempt.stage,
+                None if bundle is None else Path(bundle).name,
+                model,
+                model_file=None if module is None else model_file(module.data, model),
+            )
             self._works[attempt.attempt_id] = found
         return found
 

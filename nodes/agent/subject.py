@@ -61,6 +61,7 @@ class Subject:
         if spec.kind != "ab":
             return []
         agent = self.agent
+        agent.modules.check()
         if spec.feed is not None:
             check_feed(agent.modules, spec.feed)
         fed = None if spec.feed is None else feed_parts(spec.feed)[0]
@@ -146,6 +147,7 @@ class Subject:
         """On a resume queued work may have run out; what counts is that the bundles are the same."""
         if old is None:
             return self.work(spec)
+        self.agent.modules.check()
         now = {m.module: m for m in self.agent.modules.list() if m.state == "ready"}
         return [
             {**item, "version": now[item["module"]].version, "digest": now[item["module"]].digest}

@@ -36,6 +36,7 @@ class TestedUnit:
     model: str | None = None
     device: bool = True
     by_device: Mapping[str, float] = field(default_factory=dict)
+    model_file: str | None = None
 
 
 def covered_s(spans: Sequence[tuple[float, float]], begin_s: float, end_s: float) -> float:
@@ -178,5 +179,16 @@ class UnderTest:
             by_device = self._agent.gpus.totals(attempt.attempt_id)
         elif device and isinstance(busy_s, float):
             by_device = {CPU: busy_s}
-        model = self._agent.jobs.job(attempt.job_id).model
-        return TestedUnit(attempt.module, attempt.stage, cores, attempt.duty, busy_s, digest, model, device, by_device)
+        work = self._agent.governing.work_of_attempt(attempt)
+        return TestedUnit(
+            attempt.module,
+            attempt.stage,
+            cores,
+            attempt.duty,
+            busy_s,
+            digest,
+            work.model,
+            device,
+            by_device,
+            work.model_file,
+        )

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nodes.jobs import Attempt, Job
+from nodes.model_files import model_file
 from policies.views import Unit
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Units:
             gpu=self.uses_gpu(attempt.module, attempt.stage),
             digest=work.digest,
             model=work.model,
+            model_file=work.model_file,
             devices=self._agent.gpus.devices_of(attempt) if self.uses_gpu(attempt.module, attempt.stage) else None,
         )
 
@@ -64,6 +66,7 @@ class Units:
             gpu=self.uses_gpu(job.module, job.stage),
             digest=None if module is None else module.digest,
             model=job.model,
+            model_file=None if module is None else model_file(module.data, job.model),
         )
 
     def uses_gpu(self, module: str, stage: str) -> bool:

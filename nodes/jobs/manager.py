@@ -180,6 +180,7 @@ class JobManager(Hands):
                 f"a process of attempt {stuck[0].attempt_id} survives SIGKILL and still holds its memory",
                 "find what it waits for (a driver, a network file system), or restart the machine",
             )
+        self._modules.check(job.module)
         ready, why = self._modules.ready(job.module)
         module = self._modules.get(job.module)
         if not ready or module is None or module.manifest is None or module.bundle is None:

@@ -9,9 +9,6 @@ from policies.certificate.validity import Validity
 
 __all__ = ["Coverage", "admits", "covers", "elsewhere"]
 
-# A unit that much longer than any seen while measuring holds the device longer than was certified. The longest of
-# many units grows a little with their number, so a little longer is no difference.
-LONGEST_UNIT_SLACK = 1.5
 _SAME_DUTY = 1e-9
 
 
@@ -31,15 +28,15 @@ def covers(
     bundle_digest: str | None,
     duty: float | None,
     model: str | None = None,
-    longest_unit_s: float | None = None,
+    model_file: str | None = None,
     beside: frozenset[str] | None = None,
 ) -> Coverage:
     """Whether ``certificate`` (its validity aside) covers a module's stage at ``duty``, the sum over units that run.
 
     ``bundle_digest`` None is unknown and not the same; ``model`` None is work that names none, and another model than any; ``duty``
-    None is uncapped, so 1.
-    ``longest_unit_s`` is the longest seen lately, where it is known. ``beside``: the devices on which the work and the
-    program may meet; None: it cannot be told.
+    None is uncapped, so 1. ``model_file`` identifies the model's file: another one under the same name is another model, and so
+    is one that was measured before files were kept.
+    ``beside``: the devices on which the work and the program may meet; None: it cannot be told.
     """
     of_stage = [each for each in certificate.work if (each.module, each.stage) == (module, stage)]
     if not of_stage:
@@ -49,6 +46,9 @@ def covers(
     if item is None:
         had = ", ".join(each.model or "none" for each in of_stage)
         return Coverage(False, f"{module}/{stage}: model {had} → {model or 'none'}")
+    if model_file != item.model_file:
+        old, new = (f"its file {each}" if each else "no file known" for each in (item.model_file, model_file))
+        return Coverage(False, f"{module}/{stage}: model {model}: {old} → {new}")
     if bundle_digest != item.digest:
         return Coverage(False, f"{module}: bundle {item.digest[:12]} → {(bundle_digest or 'unknown')[:12]}")
     if beside is None or not beside <= set(certificate.devices or ()):
@@ -56,14 +56,6 @@ def covers(
     asked = 1.0 if duty is None else duty
     if not 0.0 <= asked <= certificate.certified_duty + _SAME_DUTY:
         return Coverage(False, f"duty {asked:g} is above the certified {certificate.certified_duty:g}")
-    if longest_unit_s is not None and item.longest_unit_s is not None:
-        most_s = LONGEST_UNIT_SLACK * item.longest_unit_s
-        if longest_unit_s > most_s:
-            return Coverage(
-                False,
-                f"{module}/{stage}: a unit held the device {longest_unit_s:.3g} s, the longest measured beside the "
-                f"program {item.longest_unit_s:.3g} s",
-            )
     return Coverage(True)
 
 

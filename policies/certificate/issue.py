@@ -35,7 +35,6 @@ def issue(
     rule: Rule,
     duty_device: Literal["gpu", "cpu"],
     demonstration: bool,
-    longest_unit_s: float | None,
     now: datetime,
     key: bytes,
     meter: str | None = None,
@@ -54,7 +53,7 @@ def issue(
         ValueError: a naive date.
     """
     spec = RunSpec.model_validate(record["spec"])
-    work = _dosed_work(record, longest_unit_s)
+    work = _dosed_work(record)
     if not work:
         raise _refused(record, "no stage of the work under test was metered in a counted ON window")
     devices = measured_devices(record.get("blocks") or ())
@@ -116,27 +115,33 @@ def _refused(record: Mapping[str, Any], why: str) -> Refused:
     return Refused("CERT_REFUSED", f"a certificate for run {run}", why, f"cotenant protection ab show {run}")
 
 
-def _dosed_work(record: Mapping[str, Any], longest_unit_s: float | None) -> tuple[CertifiedWork, ...]:
+def _dosed_work(record: Mapping[str, Any]) -> tuple[CertifiedWork, ...]:
     """Each stage that was part of the dose, once with each model that it was measured with."""
     windows = [block.get("on") or {} for block in record.get("blocks") or () if block.get("state") == "counted"]
     shares: dict[tuple[str, str, str | None], float] = {}
+    files: dict[tuple[str, str, str | None], set[str | None]] = {}
     for window in windows:
         for unit in window.get("units") or ():
             key = (unit["module"], unit["stage"], unit.get("model"))
+            files.setdefault(key, set()).add(unit.get("model_file"))
             shares[key] = shares.get(key, 0.0) + (unit.get("share") or 0.0)
     least = LEAST_OF_DOSE * sum(shares.values())
     dosed = [key for key, share in shares.items() if share > 0.0 and share >= least]
+    for module, stage, model in dosed:
+        if len(files[module, stage, model]) > 1:
+            why = f"the file of model {model} of {module}/{stage} was another one in some of its blocks"
+            raise _refused(record, why)
     found = []
     for item in record.get("work") or ():
         kinds = {(item["module"], item["stage"]), (item["short"], item["stage"])}
-        models = {model for module, stage, model in dosed if (module, stage) in kinds}
+        models = {key[2]: next(iter(files[key])) for key in dosed if key[:2] in kinds}
         found += [
             CertifiedWork(
                 **{name: item[name] for name in ("module", "short", "version", "digest", "stage")},
                 model=model,
-                longest_unit_s=item.get("longest_unit_s", longest_unit_s),
+                model_file=file,
             )
-            for model in sorted(models, key=lambda name: name or "")
+            for model, file in sorted(models.items(), key=lambda each: each[0] or "")
         ]
     return tuple(found)
 

@@ -33,6 +33,7 @@ VALID_FOR = timedelta(days=14)
 MIN_KEY_BYTES = 16
 # Fields that certificates got later: one from before was signed without them.
 _LATER = ("devices", "unbound")
+_LATER_OF_WORK = ("model_file",)
 
 Utc = Annotated[AwareDatetime, AfterValidator(lambda when: when.astimezone(UTC))]
 Share = Annotated[float, Field(gt=0.0, le=1.0)]
@@ -44,7 +45,7 @@ class _Stored(BaseModel):
 
 class CertifiedWork(_Stored):
     """One stage that was part of the dose, with the model that it was measured with (None: its payload named none).
-    ``longest_unit_s``: the longest it held the device in one go; None unknown."""
+    ``longest_unit_s`` is signed with the rest and always None: the agent times no units, and a runner's own word is not enough."""
 
     module: str
     short: str
@@ -53,6 +54,11 @@ class CertifiedWork(_Stored):
     stage: str
     model: str | None = None
     longest_unit_s: float | None = None
+    model_file: str | None = Field(
+        default=None,
+        description="what identifies the model's file; None: it names no model, the agent found no file of it, or from before "
+        "this was kept",
+    )
 
 
 class Earlier(_Stored):
@@ -160,7 +166,15 @@ def _mac(fields: Mapping[str, Any], key: bytes) -> str:
     if len(key) < MIN_KEY_BYTES:
         raise ValueError(f"a key of {len(key)} bytes signs nothing: at least {MIN_KEY_BYTES} are needed")
     signed = {k: v for k, v in fields.items() if k != "digest" and not (k in _LATER and v is None)}
+    if isinstance(signed.get("work"), list | tuple):
+        signed["work"] = [_without_later(item) for item in signed["work"]]
     return hmac.new(key, _canonical(signed), hashlib.sha256).hexdigest()
+
+
+def _without_later(item: Any) -> Any:
+    if not isinstance(item, Mapping):
+        return item
+    return {k: v for k, v in item.items() if not (k in _LATER_OF_WORK and v is None)}
 
 
 def _canonical(value: Mapping[str, Any]) -> bytes:

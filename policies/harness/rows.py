@@ -40,6 +40,7 @@ class UnitDose(BaseModel):
     stage: str
     digest: str | None = Field(default=None, description="bundle that the unit was started from")
     model: str | None = Field(default=None, description="model that its payload names; None: it names none")
+    model_file: str | None = Field(default=None, description="what identifies that model's file; None: not known")
     share: float | None
     cores: float = Field(
         default=1.0, gt=0.0, description="of which it is a share: the cores its stage declares; 1 for a GPU"

@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 
+import nodes.hardware
 from nodes import fingerprint, program_script
 from nodes.fingerprint import bytes_to_hash, read_fingerprint, replaced_scripts
-from nodes.hardware import hardware
+from nodes.hardware import gpus, hardware
 from nodes.identity import identify
+from nodes.meters.nvml_probe import Inventory, NvidiaDevice
 from nodes.unbound_code import unbound_code
 from policies.certificate import Program, differences
 from tests.node.agent_rig import wait_for
@@ -378,14 +380,60 @@ def test_what_a_certificate_cannot_name_by_content_is_said(
 
 
 def test_a_count_of_cores_that_the_system_does_not_tell_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    hardware.cache_clear()
-    try:
-        with monkeypatch.context() as silent:
-            silent.setattr(os, "cpu_count", lambda: None)
-            unknown = read_fingerprint([])
-        assert unknown.cores is None
-        assert any(each.startswith("cores: unknown") for each in differences(unknown, unknown)), (
-            "not the same as itself"
-        )
-    finally:
-        hardware.cache_clear()
+    with monkeypatch.context() as silent:
+        silent.setattr(os, "cpu_count", lambda: None)
+        unknown = read_fingerprint([])
+    assert unknown.cores is None
+    assert any(each.startswith("cores: unknown") for each in differences(unknown, unknown)), "not the same as itself"
+
+
+def test_what_changes_of_the_machine_while_the_agent_runs_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = tmp_path / "os-release"
+    release.write_text('# Which it is\nID=some-linux\nVERSION_ID="12.4"\n')
+    monkeypatch.setattr(nodes.hardware, "OS_RELEASE", (tmp_path / "none", release))
+    before = hardware()
+    assert (before["os_name"], before["os_major"]) == ("some-linux", "12")
+    release.write_text('ID=some-linux\nVERSION_ID="13.0"\n')
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    after = hardware()
+    assert (after["os_major"], after["cores"]) == ("13", 3)
+
+
+def test_gpus_are_asked_for_again_when_their_list_changes_and_not_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def inventory(*names: str) -> Inventory:
+        return Inventory(tuple(NvidiaDevice(i, name, f"GPU-{i}", 1, False) for i, name in enumerate(names)), "550.1")
+
+    class Slow:
+        polls = 0
+
+        def poll(self) -> Inventory | None:
+            self.polls += 1
+            return inventory("A", "B") if self.polls > 1 else None
+
+    asked: list[Inventory] = []
+
+    def probe_now() -> Inventory:
+        asked.append(inventory("A"))
+        return asked[-1]
+
+    monkeypatch.setattr(nodes.hardware, "_known_gpus", {})
+    monkeypatch.setattr(nodes.hardware, "DEVICES", (tmp_path / "none", tmp_path))
+    monkeypatch.setattr(nodes.hardware, "DRIVER", tmp_path / "version")
+    monkeypatch.setattr(nodes.hardware, "nvidia_present", lambda: True)
+    monkeypatch.setattr(nodes.hardware, "probe_now", probe_now)
+    monkeypatch.setattr(nodes.hardware, "Probe", Slow)
+    (tmp_path / "nvidia0").touch()
+    (tmp_path / "version").write_text("550.1")
+    assert [gpu.name for gpu in gpus() or ()] == ["A"]
+    (tmp_path / "nvidia-uvm").touch()  # comes with the first program that computes
+    assert [gpu.name for gpu in gpus() or ()] == ["A"]
+    assert len(asked) == 1
+    (tmp_path / "nvidia1").touch()
+    assert gpus() is None, "not known yet, and the tick does not wait for it"
+    assert [gpu.name for gpu in gpus() or ()] == ["A", "B"]
+    (tmp_path / "version").write_text("560.2")
+    assert gpus() is None, "another driver"

@@ -88,7 +88,6 @@ def certificate(run: dict[str, Any] | None = None, **changes: Any) -> Certificat
         "rule": RULE,
         "duty_device": "gpu",
         "demonstration": False,
-        "longest_unit_s": 0.4,
         "now": datetime(2026, 3, 20, 7, tzinfo=UTC),
         "key": KEY,
     }

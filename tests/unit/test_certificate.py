@@ -205,7 +205,7 @@ def test_an_impossible_duty_is_no_certificate() -> None:
     for duty in (0.0, 1.01, float("nan")):
         with pytest.raises(ValidationError):
             issue(record(), decided={"R": 1, "lo": 1, "hi": 1, "n": 8}, duty=duty, fingerprint=PRINT, rule=RULE,
-                  duty_device="gpu", demonstration=False, longest_unit_s=None, now=ISSUED, key=KEY)  # fmt: skip
+                  duty_device="gpu", demonstration=False, now=ISSUED, key=KEY)  # fmt: skip
 
 
 def test_it_says_what_of_the_program_it_cannot_name_by_content() -> None:

@@ -34,8 +34,6 @@ def covered(found: Certificate | None = None, **changes: Any) -> tuple[bool, str
         ({"module": "dev.cotenant.sweep", "stage": "grid"}, False, "no part"),
         ({"bundle_digest": "a" * 64}, False, "bundle bbbbbbbbbbbb → aaaaaaaaaaaa"),
         ({"bundle_digest": None}, False, "unknown"),
-        ({"longest_unit_s": 0.5}, True, ""),
-        ({"longest_unit_s": 0.61}, False, "held the device 0.61 s"),
     ],
 )
 def test_what_it_covers(asked: dict[str, Any], holds: bool, why: str) -> None:
@@ -111,10 +109,14 @@ def test_work_off_the_device_needs_no_device() -> None:
     assert certificate(record(blocks=blocks)).devices == ()
 
 
-def test_case_103_it_states_the_longest_unit_that_was_measured() -> None:
-    assert certificate().work[0].longest_unit_s == 0.4
-    assert certificate(longest_unit_s=None).work[0].longest_unit_s is None
-    assert covered(certificate(longest_unit_s=None), longest_unit_s=9.0) == (True, "")
+def test_the_longest_unit_is_claimed_by_nobody_and_an_old_row_that_names_one_is_read() -> None:
+    found = certificate()
+    assert [each.longest_unit_s for each in found.work] == [None]
+    row = found.model_dump(mode="json")
+    row["work"][0]["longest_unit_s"] = 0.4
+    old = sign(Certificate.model_validate(row), KEY)
+    assert check_digest(Certificate.model_validate(old.model_dump(mode="json")), KEY)
+    assert covered(old) == (True, "")
 
 
 def with_model(found: dict[str, Any], *models: str | None) -> dict[str, Any]:
@@ -139,6 +141,40 @@ def test_work_that_named_no_model_covers_none_that_does() -> None:
     found = certificate()
     assert covered(found) == (True, "")
     assert covered(found, model="qwen-9b")[0] is False
+
+
+def with_file(found: dict[str, Any], file: str | None) -> dict[str, Any]:
+    unit = found["on"]["units"][0] | {"model": "qwen", "model_file": file}
+    return found | {"on": found["on"] | {"units": [unit]}}
+
+
+def test_another_file_under_the_models_name_is_not_covered() -> None:
+    found = certificate(record(blocks=[with_file(block(number), "98 bytes") for number in (1, 2)]))
+    assert check_digest(found, KEY)
+    assert covered(found, model="qwen", model_file="98 bytes") == (True, "")
+    for now, said in (("97 bytes", "its file 98 bytes → its file 97 bytes"), (None, "→ no file known")):
+        held, why = covered(found, model="qwen", model_file=now)
+        assert not held
+        assert said in why
+
+
+def test_a_certificate_from_before_files_were_kept_covers_no_model_that_has_one() -> None:
+    found = certificate(record(blocks=[with_model(block(number), "qwen") for number in (1, 2)]))
+    row = found.model_dump(mode="json")
+    for item in row["work"]:
+        del item["model_file"]
+    assert check_digest(row, KEY), "it was signed without the field"
+    old = Certificate.model_validate(row)
+    assert check_digest(old, KEY)
+    held, why = covered(old, model="qwen", model_file="98 bytes")
+    assert not held
+    assert "no file known → its file 98 bytes" in why
+    assert covered(old, model="qwen")[0], "of a model that is no file nothing more can be asked"
+
+
+def test_a_model_whose_file_was_replaced_while_it_was_measured_earns_nothing() -> None:
+    with pytest.raises(Refused, match="was another one in some of its blocks"):
+        certificate(record(blocks=[with_file(block(1), "98 bytes"), with_file(block(2), "97 bytes")]))
 
 
 def test_a_model_that_was_hardly_there_is_not_certified() -> None:

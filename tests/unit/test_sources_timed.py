@@ -36,6 +36,36 @@ def test_a_timer_is_seen_also_with_late_lines(period_s: float) -> None:
     assert "timer" in result.words
 
 
+@pytest.mark.parametrize("own_work_s", [0.003, 0.006, 0.009])
+@pytest.mark.parametrize("period_s", [1.0, 2.0, 10.0])
+def test_a_loop_that_sleeps_and_works_a_little_is_a_timer(period_s: float, own_work_s: float) -> None:
+    rng, times, now = random.Random(3), [], 1000.0
+    for _ in range(200):
+        now += period_s + rng.gauss(0.0004, 0.0001) + own_work_s * rng.lognormvariate(0.0, 0.2)
+        times.append(now)
+    result = check_timed([(when, 1.0) for when in times])
+    assert result.looks_timed is True
+    assert f"every {period_s:g} s by a timer" in result.words
+
+
+def test_a_loop_that_works_for_longer_than_a_hundredth_of_its_sleep_is_let_through() -> None:
+    for period_s, own_work_s in ((1.0, 0.015), (0.1, 0.003)):
+        times = timer(period_s, 200, seed=14, late_share=0.0, drift_s=own_work_s)
+        assert check_timed([(when, 1.0) for when in times]).looks_timed is False
+
+
+@pytest.mark.parametrize("least_s", [0.2, 1.0, 5.0])
+def test_steady_work_is_no_oftener_taken_for_a_timer_than_the_page_allows(least_s: float) -> None:
+    rng = random.Random(15)
+    taken = allowed = 0
+    for _ in range(600):
+        step_s = least_s + rng.uniform(0.0, 0.5)
+        times = work(step_s, 0.0005, 60, seed=rng.randrange(1 << 30))
+        taken += check_timed([(when, 1.0) for when in times]).looks_timed is True
+        allowed += abs(step_s - round(step_s / 0.1) * 0.1) <= 0.01 * step_s
+    assert 0 < taken < allowed
+
+
 def test_late_lines_spoil_the_coefficient_of_variation_but_not_the_spread() -> None:
     result = check_timed([(when, 1.0) for when in timer(0.1, 400, seed=5, late_share=0.1)])
     assert result.cv is not None
