@@ -26,6 +26,7 @@ from nodes.agent.observe import Observer
 from nodes.agent.revoking import settle
 from nodes.agent.runs import ActiveRun, Runs
 from nodes.agent.sections import Scope, Sections
+from nodes.agent.seen_on_gpu import SeenOnGpu
 from nodes.agent.under_test import UnderTest
 from nodes.agent.units import Units
 from nodes.capacity import usable_cores
@@ -89,9 +90,14 @@ class Agent:
         self.at_once = AtOnce(self.jobs, self.units.of_attempt, self.hub)
         self.meter = CpuMeter(in_group=self._cpu_s_in_group)
         meters = DeviceMeters(self._note, machine_memory=self.observer.memory.machine)
-        uses_gpu = self.units.uses_gpu
         self.gpus = Gpus(
-            meters, self.jobs.attempts, self.jobs.tree, lambda a: uses_gpu(a.module, a.stage), note=self._note
+            meters,
+            self.jobs.attempts,
+            self.jobs.tree,
+            self.units.attempt_uses_gpu,
+            note=self._note,
+            seen=SeenOnGpu(self.journal),
+            digest_of=self.jobs.registry.digest_of,
         )
         self.observer.on_device.meters, self.observer.read_devices = meters, self.gpus.read
         self.shares: dict[str, float | Unreadable] = {}
@@ -212,11 +218,9 @@ class Agent:
         With ``gpu_jobs = "always"`` no rule holds device work, so it is none of the work that a rule's baseline is without.
         """
         free = self.section.node.gpu_jobs == "always"
-        attempts = [a for a in self.jobs.attempts() if not (free and self.units.device_work(a.module, a.stage))]
-        ended = [
-            a for a in self.jobs.ended_since(self.ticked_s) if not (free and self.units.device_work(a.module, a.stage))
-        ]
-        wanted = any(not self.units.device_work(a.module, a.stage) for a in attempts)
+        attempts = [a for a in self.jobs.attempts() if not (free and self.units.attempt_is_device(a))]
+        ended = [a for a in self.jobs.ended_since(self.ticked_s) if not (free and self.units.attempt_is_device(a))]
+        wanted = any(not self.units.attempt_is_device(a) for a in attempts)
         return FleetNow(
             ran=bool(ended) or any(a.state != "held" or not a.hold_confirmed for a in attempts),
             other_wanted=wanted
@@ -238,7 +242,7 @@ class Agent:
             for name, busy in readings.items()
         }
         self.shares |= {
-            name: self.gpus.share(name) for name, each in attempts.items() if self.units.on_gpu(each.module, each.stage)
+            name: self.gpus.share(name) for name, each in attempts.items() if self.units.attempt_on_gpu(each)
         }
         self._had_share = {
             name for name, share in self.shares.items() if isinstance(share, float) or name in self._had_share
@@ -249,7 +253,7 @@ class Agent:
     def share_age_s(self, attempt: Attempt) -> float:
         """How old what its share was read from is (monotonic seconds)."""
         now_s = monotonic_s()
-        on_gpu = self.units.on_gpu(attempt.module, attempt.stage)
+        on_gpu = self.units.attempt_on_gpu(attempt)
         return max(now_s - self._metered_s, self.gpus.share_age_s(attempt.attempt_id, now_s) if on_gpu else 0.0)
 
     def _ended_unread(self, since_s: float, span_s: float) -> list[tuple[Attempt, float]]:
@@ -257,7 +261,7 @@ class Agent:
         found = []
         for attempt in self.jobs.ended_since(since_s):
             name = attempt.attempt_id
-            on_gpu = self.units.on_gpu(attempt.module, attempt.stage)
+            on_gpu = self.units.attempt_on_gpu(attempt)
             busy_s = self.gpus.total(name, None) if on_gpu else attempt.cpu_s
             wall_s = max(0.01, (attempt.ended_mono_s or since_s) - attempt.spawned_mono_s)
             if name not in self._had_share and isinstance(busy_s, float):

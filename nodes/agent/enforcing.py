@@ -98,7 +98,7 @@ class Enforcing:
             share = self._agent.shares.get(name)
             if not isinstance(share, float) or share <= HELD_SHARE:
                 continue
-            if self._agent.units.on_gpu(attempt.module, attempt.stage):
+            if self._agent.units.attempt_on_gpu(attempt):
                 going[name] = self._going_on.get(name, 0) + 1
                 if going[name] == HELD_SAMPLES:
                     facts = {"job": attempt.job_id, "attempt": name, "device_share": round(share, 3)}

@@ -11,7 +11,6 @@ import dataclasses
 import logging
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nodes.agent.certificates import InForceCertificates
@@ -192,13 +191,12 @@ class Governing:
         if found is None:
             live = {each.attempt_id for each in self.agent.jobs.attempts()}
             self._works = {name: work for name, work in self._works.items() if name in live}
-            bundle = self.agent.jobs.registry.bundle_of(attempt.attempt_id)
             model = self.agent.jobs.job(attempt.job_id).model
             module = self.agent.modules.get(attempt.module)
             found = Work(
                 attempt.module,
                 attempt.stage,
-                None if bundle is None else Path(bundle).name,
+                self.agent.jobs.registry.digest_of(attempt.attempt_id),
                 model,
                 model_file=None if module is None else model_file(module.data, model),
             )

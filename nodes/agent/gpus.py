@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from nodes.agent.seen_on_gpu import SeenOnGpu
 from nodes.clock import monotonic_s
 from nodes.identity import ProcessId
 from nodes.jobs import Attempt
@@ -40,11 +41,13 @@ class Gpus:
         tree: Callable[[str], Sequence[ProcessId]],
         uses_gpu: Callable[[Attempt], bool],
         note: Callable[[str, dict[str, Any]], None] = lambda code, data: None,
+        seen: SeenOnGpu | None = None,
+        digest_of: Callable[[str], str | None] = lambda attempt: None,
     ) -> None:
         self.meters = meters
         self._attempts, self._tree, self._uses_gpu, self._note = attempts, tree, uses_gpu, note
-        # Work (module, stage) that was seen on a device, whatever its manifest says: it counts as work on the GPU from then on.
-        self.undeclared: set[tuple[str, str]] = set()
+        self._seen = SeenOnGpu() if seen is None else seen
+        self._digest_of = digest_of
         self._told: dict[str, frozenset[str]] = {}
         self._strayed: set[str] = set()
         self._protected: Collection[int] = ()
@@ -92,10 +95,14 @@ class Gpus:
         """Work that says it uses no GPU is held by no rule of one: seen on a device it is no such work any more."""
         seen = {key: share for key, (share, _) in self.meters.shares(unit.pids, now_s).items() if share > STRAY}
         if seen:
-            self.undeclared.add((attempt.module, attempt.stage))
+            self._seen.add(attempt.module, attempt.stage, self._digest_of(attempt.attempt_id))
             shares = {key: round(share, 3) for key, share in seen.items()}
             self._note("JOB_GPU_UNDECLARED", {"job": attempt.job_id, "attempt": attempt.attempt_id,
                                               "module": attempt.module, "stage": attempt.stage, "shares": shares})  # fmt: skip
+
+    def was_seen(self, module: str, stage: str, digest: str | None) -> bool:
+        """Whether such work was seen on a device, whatever its manifest says."""
+        return self._seen.was(module, stage, digest)
 
     def _keep_strayed(self, attempt: Attempt) -> None:
         """For the agent's next process too: it stands in the attempt's folder, beside what it was put on."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nodes.feeds import feed_payload
@@ -153,7 +152,7 @@ class UnderTest:
         """
         tested = self.attempts(run)
         totals = dict(self._agent.meter.total({a.attempt_id: self._agent.jobs.tree(a.attempt_id) for a in tested}))
-        on_gpu = [a.attempt_id for a in tested if self._agent.units.on_gpu(a.module, a.stage)]
+        on_gpu = [a.attempt_id for a in tested if self._agent.units.attempt_on_gpu(a)]
         if on_gpu:
             self._agent.gpus.read_now()
             totals |= {name: self._agent.gpus.total(name, since_s, only) for name in on_gpu}
@@ -163,19 +162,18 @@ class UnderTest:
             for attempt in self._agent.jobs.ended_since(since_s):
                 if view.tests(self._agent.units.of_attempt(attempt)):
                     busy: float | Unreadable = Unreadable("it ended unseen") if attempt.cpu_s is None else attempt.cpu_s
-                    if self._agent.units.on_gpu(attempt.module, attempt.stage):
+                    if self._agent.units.attempt_on_gpu(attempt):
                         busy = self._agent.gpus.total(attempt.attempt_id, since_s, only)
                     found[attempt.attempt_id] = self._tested_unit(attempt, busy)
         return found
 
     def _tested_unit(self, attempt: Attempt, busy_s: float | Unreadable) -> TestedUnit:
-        bundle = self._agent.jobs.registry.bundle_of(attempt.attempt_id)
-        digest = None if bundle is None else Path(bundle).name
+        digest = self._agent.jobs.registry.digest_of(attempt.attempt_id)
         # of a GPU a unit has one whole
-        cores = 1.0 if self._agent.units.on_gpu(attempt.module, attempt.stage) else attempt.cores
-        device = self._agent.units.device_work(attempt.module, attempt.stage)
+        cores = 1.0 if self._agent.units.attempt_on_gpu(attempt) else attempt.cores
+        device = self._agent.units.attempt_is_device(attempt)
         by_device: dict[str, float] = {}
-        if self._agent.units.on_gpu(attempt.module, attempt.stage):
+        if self._agent.units.attempt_on_gpu(attempt):
             by_device = self._agent.gpus.totals(attempt.attempt_id)
         elif device and isinstance(busy_s, float):
             by_device = {CPU: busy_s}

@@ -35,15 +35,15 @@ class Units:
             attempt.job_id,
             attempt.module,
             attempt.stage,
-            self.device_work(attempt.module, attempt.stage),
+            self.attempt_is_device(attempt),
             "cooperative_throttle" in attempt.capabilities,
             attempt.feed_of,
             cores=attempt.cores,
-            gpu=self.uses_gpu(attempt.module, attempt.stage),
+            gpu=self.attempt_uses_gpu(attempt),
             digest=work.digest,
             model=work.model,
             model_file=work.model_file,
-            devices=self._agent.gpus.devices_of(attempt) if self.uses_gpu(attempt.module, attempt.stage) else None,
+            devices=self._agent.gpus.devices_of(attempt) if self.attempt_uses_gpu(attempt) else None,
         )
 
     def of_job(self, job: Job) -> Unit:
@@ -69,13 +69,25 @@ class Units:
             model_file=None if module is None else model_file(module.data, job.model),
         )
 
+    # Of an attempt its own manifest counts, too: the module may be another by now, and what runs is what was started.
+
+    def attempt_uses_gpu(self, attempt: Attempt) -> bool:
+        return attempt.gpu or self.uses_gpu(attempt.module, attempt.stage)
+
+    def attempt_on_gpu(self, attempt: Attempt) -> bool:
+        """Whether its share is counted on a GPU."""
+        return self._agent.section.node.duty_device == "gpu" and self.attempt_uses_gpu(attempt)
+
+    def attempt_is_device(self, attempt: Attempt) -> bool:
+        return attempt.gpu or self.device_work(attempt.module, attempt.stage)
+
     def uses_gpu(self, module: str, stage: str) -> bool:
         """Whether the module's work needs a GPU, or was seen on one; of one that is gone or broken that cannot be told, so it
         counts as such.
         """
-        if (module, stage) in self._agent.gpus.undeclared:
-            return True
         found = self._agent.modules.get(module)
+        if self._agent.gpus.was_seen(module, stage, None if found is None else found.digest):
+            return True
         return found is None or found.manifest is None or found.manifest.gpu_of(stage).use != "none"
 
     def on_gpu(self, module: str, stage: str) -> bool:
@@ -89,7 +101,7 @@ class Units:
 
     def device_work(self, module: str, stage: str) -> bool:
         """Work of a module that is gone or broken counts as device work: the stricter of the two."""
-        if (module, stage) in self._agent.gpus.undeclared:
-            return True
         found = self._agent.modules.get(module)
+        if self._agent.gpus.was_seen(module, stage, None if found is None else found.digest):
+            return True
         return found is None or found.manifest is None or self.is_device(found.manifest.gpu_of(stage).use)

@@ -38,6 +38,7 @@ def revive(row: AttemptRow, job: Job, jobs_dir: Path, guard: Guard, now: float) 
         stop_grace_s=row.stop_grace_s,
         timeout_s=job.timeout_s,
         feed_of=job.feed_of,
+        gpu=(read_document(folder.root / "launch.json") or {}).get("gpu") is not False,
         folder=folder,
         system=guard,
         lowering=Lowering(guard.owns),

@@ -73,6 +73,8 @@ class Attempt(ProcessTree):
     stop_grace_s: float
     timeout_s: float | None
     feed_of: str | None
+    gpu: bool
+    """Whether its manifest said, when it was started, that it uses the GPU; True where that is not known."""
     spawned_mono_s: float
     duty: float | None = None
     threads: int | None = None

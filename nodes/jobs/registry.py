@@ -12,6 +12,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from nodes.clock import utc_iso
@@ -250,6 +251,11 @@ class Registry:
         """The bundle folder an attempt was started from."""
         rows = self._rows("SELECT bundle FROM attempts WHERE attempt = ?", (attempt,))
         return str(rows[0]["bundle"]) if rows else None
+
+    def digest_of(self, attempt: str) -> str | None:
+        """Of the bundle that it was started from; None: not known."""
+        bundle = self.bundle_of(attempt)
+        return None if bundle is None else Path(bundle).name
 
     def open_attempts(self) -> list[AttemptRow]:
         return [_attempt(row) for row in self._rows("SELECT * FROM attempts WHERE ended_at IS NULL ORDER BY rowid")]

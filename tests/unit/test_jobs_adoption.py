@@ -46,6 +46,20 @@ def test_without_a_document_the_row_counts(tmp_path: Path) -> None:
     assert revive(row(0.4), JOB, tmp_path, guard, 100.0).duty == 0.4
 
 
+@pytest.mark.parametrize(
+    ("launch", "gpu"), [(None, True), ({}, True), ({"gpu": None}, True), ({"gpu": True}, True), ({"gpu": False}, False)]
+)
+def test_an_attempt_uses_the_gpu_unless_what_it_was_started_with_says_no(
+    tmp_path: Path, launch: dict[str, Any] | None, gpu: bool
+) -> None:
+    folder = AttemptDir(tmp_path / "1-1-a")
+    folder.control.parent.mkdir(parents=True)
+    if launch is not None:
+        write_document(folder.root / "launch.json", launch)
+    guard = Guard(cast(Any, SimpleNamespace(stat=lambda pid: None, children=lambda pid: [])), lambda *_: None)
+    assert revive(row(None), JOB, tmp_path, guard, 100.0).gpu is gpu
+
+
 @pytest.fixture
 def sleepers() -> Iterator[Any]:
     """Starts processes of this user with an environment of the caller's choice; each has left its parent's tree for the guard."""

@@ -95,6 +95,7 @@ def attempt_in(world: World, folder: Path, capabilities: set[str]) -> Attempt:
         stop_grace_s=1.0,
         timeout_s=None,
         feed_of=None,
+        gpu=False,
         folder=AttemptDir(folder),
         system=world,
         spawned_mono_s=0.0,

@@ -123,7 +123,7 @@ def test_work_that_says_it_uses_no_gpu_and_is_seen_on_one_counts_as_work_on_it()
         cast(Any, meters),
         lambda: [one, other],
         lambda name: [],
-        lambda each: (each.module, each.stage) in gpus.undeclared,
+        lambda each: gpus.was_seen(each.module, each.stage, None),
         note=lambda code, data: told.append((code, data)),
     )
     gpus.devices_of = lambda each: frozenset({"a"})  # type: ignore[method-assign]
@@ -132,7 +132,8 @@ def test_work_that_says_it_uses_no_gpu_and_is_seen_on_one_counts_as_work_on_it()
     assert told == []
     busy[7] = 0.4
     assert gpus.read(2.0, (), cast(Any, trees)) == {"a"}
-    assert gpus.undeclared == {("m", "s")}
+    assert gpus.was_seen("m", "s", None)
+    assert not gpus.was_seen("m", "t", None)
     gpus.read(4.0, (), cast(Any, trees))
     assert [(code, data["attempt"], data["shares"]) for code, data in told] == [
         ("JOB_GPU_UNDECLARED", "1-1", {"a": 0.4})
