@@ -26,6 +26,8 @@ ROOT = Path(__file__).parents[2]
 SYSTEM_UNITS = Path("/etc/systemd/system")
 # Units of every account's own manager.
 ALL_USERS_UNITS = Path("/etc/systemd/user")
+# There while systemd is what runs the machine's services (sd_booted(3)).
+SYSTEMD_RUNS = Path("/run/systemd/system")
 
 
 def register(app: typer.Typer) -> None:
@@ -87,7 +89,7 @@ def _install(
         "home": str(asked.home),
         "written": not only_print,
     }
-    notes = _unreadable(asked)
+    notes = _unreadable(asked) + _no_systemd(asked)
     if kept := _kept(asked):
         names = ", ".join(f"COTENANT_{name.upper()}" for name in kept[1])
         notes.append(f"{'to be ' if only_print else ''}kept in {kept[0]}, for the units and every shell: {names}")
@@ -157,6 +159,16 @@ def _unreadable(asked: Install) -> list[str]:
             )
             break
     return notes
+
+
+def _no_systemd(asked: Install) -> list[str]:
+    """That the units start nothing here, where another program than systemd runs the machine's services, or none."""
+    if SYSTEMD_RUNS.is_dir():
+        return []
+    start = f"node run {asked.node}" if asked.joined else f"up --node {asked.node} --detach"
+    return [
+        f"note: systemd does not run on this machine, so nothing starts these units; cotenant {start} starts the node"
+    ]
 
 
 def _kept(asked: Install) -> tuple[Path, dict[str, str]] | None:

@@ -176,6 +176,24 @@ def test_a_system_install_of_a_home_that_joined_a_fleet_starts_no_server(
     assert "node run mac-01" in (folders / "system" / FLEET).read_text()
 
 
+@pytest.mark.parametrize("runs", [True, False])
+def test_where_systemd_does_not_run_the_units_come_with_what_starts_the_node(
+    cli: Cli,  # noqa: F811
+    folders: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    runs: bool,
+) -> None:
+    there = folders / "run"
+    monkeypatch.setattr(service, "SYSTEMD_RUNS", there)
+    if runs:
+        there.mkdir()
+    for only_print in ([], ["--print"]):
+        done = cli("service", "install", "--system", "--run-as", "root", *only_print)
+        assert done.code == 0, done.err
+        assert ("cotenant up --node local --detach" in done.err) is not runs
+        assert ("systemd does not run" in done.err) is not runs
+
+
 def test_what_cannot_work_is_refused_before_anything_is_written(cli: Cli, folders: Path) -> None:  # noqa: F811
     for arguments, said, remedy in (
         (("--owners", "root"), "reads your home by itself", "--system"),
