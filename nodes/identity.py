@@ -56,10 +56,15 @@ def stat_fields(pid: int, proc: Path = PROC) -> list[str] | None:
     return raw[raw.rindex(b")") + 2 :].decode("ascii", "replace").split()
 
 
+def _has_ended(fields: list[str]) -> bool:
+    """A zombie; but one whose other threads outlive its first one runs on."""
+    return fields[0] in "ZX" and int(fields[17]) <= 1
+
+
 def identify(pid: int) -> ProcessId | None:
     """Identity of a live process; None when there is none or it is a zombie."""
     fields = stat_fields(pid)
-    if fields is None or fields[0] in "ZX":
+    if fields is None or _has_ended(fields):
         return None
     return ProcessId(pid, int(fields[19]), boot_id())
 
@@ -72,7 +77,7 @@ def liveness(who: ProcessId) -> Liveness:
         fields = stat_fields(who.pid)
     except OSError:
         return "unknown"
-    if fields is None or fields[0] in "ZX" or int(fields[19]) != who.start_ticks:
+    if fields is None or _has_ended(fields) or int(fields[19]) != who.start_ticks:
         return "gone"
     return "alive"
 

@@ -472,21 +472,37 @@ def _members(groups: set[int]) -> dict[int, str]:
 def _born(pid: int) -> str | None:
     """When it started, by the kernel's ticks: with the pid the name of one process. None where it has ended."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            raw = file.read()
+        fields = _fields(f"/proc/{pid}/stat")
     except OSError:
         return None
-    fields = raw[raw.rindex(b")") + 2 :].split()
-    return None if fields[0] in b"ZX" else fields[19].decode("ascii")
+    return None if fields[0] in "ZX" and int(fields[17]) <= 1 else fields[19]
+
+
+def _fields(path: str) -> list[str]:
+    """Of a stat file, from the state on."""
+    with open(path, "rb") as file:
+        raw = file.read()
+    return raw[raw.rindex(b")") + 2 :].decode("ascii").split()
 
 
 def _state(pid: int) -> str:
-    """Its state letter; X where it is gone, and T where there is no /proc to say: what was sent to it stops it."""
+    """Its state letter, or that of a thread that runs where its first one has ended and others go on. X where it is gone, and T
+    where there is no /proc to say: what was sent to it stops it.
+    """
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            raw = file.read()
+        fields = _fields(f"/proc/{pid}/stat")
+        if fields[0] not in "ZX" or int(fields[17]) <= 1:
+            return fields[0]
+        states = [_state_of_thread(f"/proc/{pid}/task/{thread}/stat") for thread in os.listdir(f"/proc/{pid}/task")]
+        return next((state for state in states if state not in "TtZX"), "T")
     except FileNotFoundError:
         return "X" if os.path.isdir("/proc/self") else "T"
     except OSError:
         return "X"
-    return raw[raw.rindex(b")") + 2 :].split()[0].decode("ascii")
+
+
+def _state_of_thread(path: str) -> str:
+    try:
+        return _fields(path)[0]
+    except OSError:
+        return "X"

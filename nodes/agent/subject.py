@@ -171,11 +171,9 @@ def _how_to_have(item: dict[str, Any]) -> str:
 
 def _newest(runs: list[dict[str, Any]], spec: RunSpec, kind: str) -> dict[str, Any] | None:
     for run in runs:
-        if (
-            run["spec"]["kind"] == kind
-            and run["spec"]["rule"] == spec.rule
-            and run["state"] == "ended"
-            and run["verdict"]
-        ):
+        asked = run.get("spec")
+        if not isinstance(asked, dict):
+            continue  # a damaged record hides no other
+        if (asked.get("kind"), asked.get("rule")) == (kind, spec.rule) and run["state"] == "ended" and run["verdict"]:
             return {"run": run["run"], "ended_at": run["ended_at"], "ending": run["ending"], "verdict": run["verdict"]}
     return None

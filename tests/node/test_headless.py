@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from cotenant.sdk import supervisor
 from nodes.agent.reflex import _stopped
+from nodes.identity import identify, liveness
 from nodes.jobs.proctree import Proc, ProcSystem
 from tests.node.jobs_rig import Rig, cpu_ticks, headless, state_of, wait_for
 from tests.node.test_jobs_holding import BOTH_WAYS, rig_with
@@ -67,6 +69,19 @@ def test_a_pause_is_not_seen_in_it_before_its_threads_are_stopped(pid: int) -> N
         wait_for(lambda: _stopped(stat))
     finally:
         os.close(stat)
+
+
+def test_its_identity_is_that_of_a_live_process_and_a_supervisor_meets_it(pid: int) -> None:
+    who = identify(pid)
+    assert who is not None
+    assert liveness(who) == "alive"
+    assert supervisor._born(pid) == str(who.start_ticks)
+    wait_for(lambda: supervisor._state(pid) in "RS")
+    os.kill(pid, signal.SIGSTOP)
+    wait_for(lambda: supervisor._state(pid) == "T")
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: liveness(who) == "gone")
+    assert (identify(pid), supervisor._born(pid), supervisor._state(pid)) == (None, None, "Z")
 
 
 @pytest.mark.parametrize("places", BOTH_WAYS)
