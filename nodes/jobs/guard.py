@@ -1,8 +1,8 @@
 """The one door for every signal: nothing outside the spawn registry's trees gets through it.
 
 Standard library only, so that the launcher may use it too. A process is ours when it stands in the spawn registry (a launcher that
-we started, or what we saw below it and wrote down) or when its parents lead to one that is. Both are told by pid and start ticks together; where the start time
-is unknown on either side the answer is no. Source: ``protection.md`` ("What the agent may touch").
+we started, or what we saw below it and wrote down) or when its parents lead to one that is. Both are told by pid and start ticks
+together; where the start time is unknown on either side the answer is no. Source: ``protection.md`` ("What the agent may touch").
 """
 
 from __future__ import annotations

@@ -36,9 +36,9 @@ def once_each(journal: Journal) -> Refusal:
 class AttemptKeeper:
     """Keeps in the attempt's row what a restarted agent must know.
 
-    Who is in its tree: orphans are found by it, whatever they did to their environment, and may be ended for it: so none is written
-    down that ``owns``, the guard's word, does not hold for (what a runner says of itself is no proof). How long it ran and was not held: only that
-    counts against ``timeout_s``.
+    Who is in its tree: orphans are found by it, whatever they did to their environment, and may be ended for it. So none is written
+    down that ``owns``, the guard's word, does not hold for: what a runner says of itself is no proof. And how long it ran and was not
+    held: only that counts against ``timeout_s``.
     """
 
     def __init__(self, registry: Registry, owns: Callable[[int, int], bool]) -> None:

@@ -1,4 +1,4 @@
-"""Agent, launcher and guardian are killed at once, and what the runner left bears no mark: its row in the spawn registry tells who it is."""
+"""Agent, launcher and guardian are killed at once, and what the runner left bears no mark: its row tells who it is."""
 
 from __future__ import annotations
 
