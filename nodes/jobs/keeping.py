@@ -49,10 +49,12 @@ class AttemptKeeper:
     def keep(self, attempt: Attempt, now: float) -> None:
         """At the first sight, then where the tree has changed or half a minute ran, at most every ten seconds."""
         at, before, ran_before_s = self._kept.get(attempt.attempt_id, (float("-inf"), {}, 0.0))
+        if now - at < KEEP_EVERY_S:
+            return
         tree = {pid: start_ticks for pid, start_ticks in attempt.known.items() if self._owns(pid, start_ticks)}
         ran_s = attempt.unheld_s(now)
         stopped = ran_s > ran_before_s and attempt.state == "held"
-        if now - at < KEEP_EVERY_S or (tree == before and ran_s - ran_before_s < RAN_EVERY_S and not stopped):
+        if tree == before and ran_s - ran_before_s < RAN_EVERY_S and not stopped:
             return
         self._kept[attempt.attempt_id] = (now, tree, ran_s)
         with contextlib.suppress(sqlite3.Error):
