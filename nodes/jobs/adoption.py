@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from nodes.identity import boot_id
@@ -18,7 +18,7 @@ from nodes.jobs.runnerfiles import read_document
 from nodes.jobs.workdir import AttemptDir, told_process
 from policies.jobs import Stop
 
-__all__ = ["carriers", "reopen", "revive", "sweep"]
+__all__ = ["carriers", "reopen", "revive", "session_mates", "sweep"]
 
 
 def revive(row: AttemptRow, job: Job, jobs_dir: Path, guard: Guard, now: float) -> Attempt:
@@ -53,6 +53,10 @@ def revive(row: AttemptRow, job: Job, jobs_dir: Path, guard: Guard, now: float) 
     if row.launcher is not None and row.launcher.boot_id == boot_id():
         guard.register(row.attempt, row.launcher.pid, row.launcher.start_ticks)
         attempt.recall(row.tree)
+        # We saw each of these below that launcher and wrote it down: what is left of them is ours also where launcher and guardian
+        # are gone, and no parent leads to either any more.
+        for pid, start_ticks in row.tree.items():
+            guard.register(row.attempt, pid, start_ticks)
     started = (read_document(folder.root / "runner.json") or {}).get("mono_s")
     if row.boot_id == boot_id() and isinstance(started, (int, float)):
         attempt.spawned_mono_s = min(now, float(started))
@@ -104,6 +108,35 @@ def carriers(guard: Guard, attempt_id: str, work: Path) -> list[Proc]:
                 continue
             guard.vouch(attempt_id, now)
             found.append(now)
+    return found
+
+
+def session_mates(guard: Guard, attempt_id: str, known: Mapping[int, int]) -> list[Proc]:
+    """Live processes in a session with a live one of ``known`` (pid -> start ticks); the guard lets them be ended.
+
+    Who came after the last look and lost its parents since is known by nothing else. A launcher is started in a session of its own,
+    and a session is entered by birth alone: whoever is in one with a process of the attempt descends from that launcher.
+    """
+    holders: dict[int, Proc] = {}
+    for pid, start_ticks in known.items():
+        with contextlib.suppress(OSError):
+            proc = guard.stat(pid)
+            if proc is not None and proc.start_ticks == start_ticks and not proc.dead and guard.owns(pid, start_ticks):
+                holders[proc.session] = proc
+    # none can be in the agent's own; 0 is a session that cannot be seen from here
+    holders.pop(os.getsid(0), None)
+    holders.pop(0, None)
+    found = []
+    for pid in _own_pids() if holders else ():
+        with contextlib.suppress(OSError):
+            proc = guard.stat(pid)
+            if proc is None or proc.dead or known.get(pid) == proc.start_ticks or proc.session not in holders:
+                continue
+            holder = holders[proc.session]
+            still = guard.stat(holder.pid)  # while it lives there, the session's number is nobody else's
+            if still is not None and (still.start_ticks, still.session) == (holder.start_ticks, proc.session):
+                guard.vouch(attempt_id, proc)
+                found.append(proc)
     return found
 
 

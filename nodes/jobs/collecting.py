@@ -6,7 +6,7 @@ import sqlite3
 from pathlib import Path
 
 from nodes.jobs import results
-from nodes.jobs.adoption import carriers
+from nodes.jobs.adoption import carriers, session_mates
 from nodes.jobs.attempt import Attempt
 from nodes.jobs.guard import Guard
 from nodes.jobs.jobqueue import Journal
@@ -39,7 +39,9 @@ class Collector:
             if not attempt.launcher_lost:
                 attempt.launcher_lost = True
                 self._journal("JOB_LAUNCHER_LOST", {"job": attempt.job_id, "attempt": attempt.attempt_id})
-            if not attempt.kill_leftovers(carriers(self._guard, attempt.attempt_id, attempt.folder.work)):
+            strangers = carriers(self._guard, attempt.attempt_id, attempt.folder.work)
+            strangers += session_mates(self._guard, attempt.attempt_id, attempt.known)
+            if not attempt.kill_leftovers(strangers):
                 return None
         try:
             ending = results.conclude(attempt, job, told, now, self._node_dir)

@@ -1,8 +1,8 @@
 """The one door for every signal: nothing outside the spawn registry's trees gets through it.
 
-Standard library only, so that the launcher may use it too. A process is ours when it was started by us (a launcher that stands in
-the spawn registry) or when its parents lead to one that is. Both are told by pid and start ticks together; where the start time
-is unknown on either side the answer is no. Source: ``protection.md`` ("What the agent may touch").
+Standard library only, so that the launcher may use it too. A process is ours when it stands in the spawn registry (a launcher that
+we started, or what we saw below it and wrote down) or when its parents lead to one that is. Both are told by pid and start ticks
+together; where the start time is unknown on either side the answer is no. Source: ``protection.md`` ("What the agent may touch").
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Guard:
     # -- what is ours ---------------------------------------------------------------------------------------------------
 
     def register(self, attempt_id: str, pid: int, start_ticks: int) -> None:
-        """A launcher as the spawn registry names it."""
+        """A launcher, or a process below one, as the spawn registry names it; of this boot."""
         self._ours[pid, start_ticks] = attempt_id
 
     def learn(self, attempt_id: str, members: Iterable[Proc]) -> None:
@@ -43,7 +43,7 @@ class Guard:
                 self._ours[proc.pid, proc.start_ticks] = attempt_id
 
     def vouch(self, attempt_id: str, proc: Proc) -> None:
-        """A process that lost its parents and still carries what only this attempt was given (its environment, its cgroup)."""
+        """A process that lost its parents and still carries what only this attempt was given (its environment, its session)."""
         self._ours[proc.pid, proc.start_ticks] = attempt_id
 
     def forget(self, attempt_id: str) -> None:

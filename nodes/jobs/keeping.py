@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
+from collections.abc import Callable
 
 from nodes.jobs.attempt import Attempt
 from nodes.jobs.guard import Refusal
@@ -35,21 +36,25 @@ def once_each(journal: Journal) -> Refusal:
 class AttemptKeeper:
     """Keeps in the attempt's row what a restarted agent must know.
 
-    Who is in its tree: orphans are found by it, whatever they did to their environment. How long it ran and was not held: only that
-    counts against ``timeout_s``.
+    Who is in its tree: orphans are found by it, whatever they did to their environment, and may be ended for it. So none is written
+    down that ``owns``, the guard's word, does not hold for: what a runner says of itself is no proof. And how long it ran and was not
+    held: only that counts against ``timeout_s``.
     """
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, owns: Callable[[int, int], bool]) -> None:
         self._registry = registry
+        self._owns = owns
         self._kept: dict[str, tuple[float, dict[int, int], float]] = {}
 
     def keep(self, attempt: Attempt, now: float) -> None:
         """At the first sight, then where the tree has changed or half a minute ran, at most every ten seconds."""
         at, before, ran_before_s = self._kept.get(attempt.attempt_id, (float("-inf"), {}, 0.0))
-        tree = attempt.known
+        if now - at < KEEP_EVERY_S:
+            return
+        tree = {pid: start_ticks for pid, start_ticks in attempt.known.items() if self._owns(pid, start_ticks)}
         ran_s = attempt.unheld_s(now)
         stopped = ran_s > ran_before_s and attempt.state == "held"
-        if now - at < KEEP_EVERY_S or (tree == before and ran_s - ran_before_s < RAN_EVERY_S and not stopped):
+        if tree == before and ran_s - ran_before_s < RAN_EVERY_S and not stopped:
             return
         self._kept[attempt.attempt_id] = (now, tree, ran_s)
         with contextlib.suppress(sqlite3.Error):

@@ -71,7 +71,7 @@ class JobManager(Hands):
         self.node_dir = Path(node_dir)
         self.guard = Guard(system or ProcSystem(), once_each(journal))
         self._places = parents() if places is None else places
-        self._keeper = AttemptKeeper(self.registry)
+        self._keeper = AttemptKeeper(self.registry, self.guard.owns)
         self._device_env = dict(device_env or {})
         self.silence_s = silence_s
         self.adopt_s = adopt_s

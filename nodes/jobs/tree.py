@@ -162,8 +162,14 @@ class ProcessTree:
         signal_tree(self.system, self.members(), signal.SIGKILL)
 
     def kill_leftovers(self, strangers: list[Proc]) -> bool:
-        """After the launcher's death: kill what is left (and ``strangers`` that carry this attempt's id); True when nothing is."""
+        """After the launcher's death: kill what is left, ``strangers`` (known by another mark) and all below them; True when nothing is.
+
+        Nobody takes in orphans any more: what is killed is stopped first and looked at again, so that none leaves a child behind.
+        """
+        self._known.update({proc.pid: proc.start_ticks for proc in strangers})
+        self._freeze()
+        self._known.update({proc.pid: proc.start_ticks for proc in self.members() if not proc.dead})
         self._kill()
-        left = [proc for proc in (*self.members(), *strangers) if not proc.dead]
+        left = [proc for proc in self.members() if not proc.dead]
         signal_tree(self.system, left, signal.SIGKILL)
         return not left and not (self.group is not None and self.group.populated)

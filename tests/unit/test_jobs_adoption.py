@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,9 +15,10 @@ from typing import Any, cast
 import pytest
 
 from nodes.identity import ProcessId, boot_id
-from nodes.jobs.adoption import carriers, revive
+from nodes.jobs.adoption import carriers, revive, session_mates
 from nodes.jobs.guard import Guard
-from nodes.jobs.proctree import ProcSystem
+from nodes.jobs.keeping import AttemptKeeper
+from nodes.jobs.proctree import Proc, ProcSystem
 from nodes.jobs.registry import AttemptRow
 from nodes.jobs.runnerfiles import write_document
 from nodes.jobs.workdir import AttemptDir
@@ -110,3 +113,93 @@ def test_what_ran_under_an_earlier_agent_counts(tmp_path: Path) -> None:
     """Else a workload that an agent's every restart finds running would never have run steadily, and a limit would start anew."""
     guard = Guard(cast(Any, SimpleNamespace(stat=lambda pid: None, children=lambda pid: [])), lambda *_: None)
     assert revive(row(None, ran_s=250.0), JOB, tmp_path, guard, 100.0).unheld_s(100.0) == 250.0
+
+
+LOST = ProcessId(4_000_000, 1, boot_id())
+"""A launcher of this boot that is gone."""
+
+
+def test_what_the_row_names_is_ours_by_pid_and_start_and_boot(tmp_path: Path, sleepers: Any) -> None:
+    """Without a mark and without a parent of ours: the row is enough, and nothing less than all that it says."""
+    system = ProcSystem()
+    named, other = (system.stat(sleepers()) for _ in range(2))
+    assert named is not None
+    assert other is not None
+    tree = {named.pid: named.start_ticks, other.pid: other.start_ticks + 1}
+    guard = Guard(system, lambda *_: None)
+    revive(replace(row(None, LOST), tree=tree), JOB, tmp_path, guard, 100.0)
+    assert guard.owns(named.pid, named.start_ticks)
+    assert not guard.owns(other.pid, other.start_ticks), "that pid was used again"
+    for launcher in (ProcessId(LOST.pid, LOST.start_ticks, "another"), None):
+        elsewhere = Guard(system, lambda *_: None)
+        attempt = revive(replace(row(None, launcher), tree=tree), JOB, tmp_path, elsewhere, 100.0)
+        assert not elsewhere.owns(named.pid, named.start_ticks)
+        assert attempt.known == {}
+
+
+LEADER = """
+import os, sys
+if os.fork() == 0:
+    if os.fork() == 0:
+        print(os.getpid(), flush=True)
+        sys.stdin.read()
+    os._exit(0)
+os.wait()
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def family() -> Iterator[tuple[Proc, Proc]]:
+    """A session's leader, and an orphan in that session that no parent leads to it."""
+    system = ProcSystem()
+    child = subprocess.Popen([sys.executable, "-c", LEADER], env={}, start_new_session=True,
+                             stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
+    assert child.stdout is not None
+    orphan = system.stat(int(child.stdout.readline()))
+    leader = system.stat(child.pid)
+    assert leader is not None
+    assert orphan is not None
+    yield leader, orphan
+    child.communicate()  # the end of its input ends both
+
+
+def test_who_came_after_the_last_look_is_known_by_the_session(family: tuple[Proc, Proc]) -> None:
+    leader, orphan = family
+    guard = Guard(ProcSystem(), lambda *_: None)
+    known = {leader.pid: leader.start_ticks}
+    assert session_mates(guard, "1-1-a", known) == [], "the leader itself is nobody's, as far as the guard knows"
+    guard.register("1-1-a", leader.pid, leader.start_ticks)
+    guard.register("1-1-a", leader.pid, leader.start_ticks + 1)
+    assert session_mates(guard, "1-1-a", {leader.pid: leader.start_ticks + 1}) == [], "its pid was used again"
+    assert not guard.owns(orphan.pid, orphan.start_ticks)
+    assert [proc.pid for proc in session_mates(guard, "1-1-a", known)] == [orphan.pid]
+    assert guard.owns(orphan.pid, orphan.start_ticks)
+
+
+def test_nobody_in_the_agents_own_session_is_a_mate(sleepers: Any) -> None:
+    """No process of an attempt is in it; where one seems to be, the others are those of a person's terminal."""
+    system = ProcSystem()
+    named, other = (system.stat(sleepers()) for _ in range(2))
+    assert named is not None
+    assert other is not None
+    guard = Guard(system, lambda *_: None)
+    guard.register("1-1-a", named.pid, named.start_ticks)
+    assert session_mates(guard, "1-1-a", {named.pid: named.start_ticks}) == []
+    assert not guard.owns(other.pid, other.start_ticks)
+
+
+def test_a_row_gets_no_process_that_the_guard_does_not_know(sleepers: Any) -> None:
+    """A runner may name a stranger as itself: that name must not come back as proof."""
+    system = ProcSystem()
+    ours, stranger = (system.stat(sleepers()) for _ in range(2))
+    assert ours is not None
+    assert stranger is not None
+    guard = Guard(system, lambda *_: None)
+    guard.register("1-1-a", ours.pid, ours.start_ticks)
+    written: list[dict[str, Any]] = []
+    registry = cast(Any, SimpleNamespace(change_attempt=lambda attempt, **change: written.append(change)))
+    known = {ours.pid: ours.start_ticks, stranger.pid: stranger.start_ticks}
+    attempt = SimpleNamespace(attempt_id="1-1-a", known=known, unheld_s=lambda now: 0.0, state="running")
+    AttemptKeeper(registry, guard.owns).keep(cast(Any, attempt), 100.0)
+    assert [json.loads(change["tree"]) for change in written] == [{str(ours.pid): ours.start_ticks}]

@@ -326,6 +326,24 @@ def test_what_hung_below_a_launcher_that_was_killed_is_still_known(tmp_path: Pat
     assert (102, 12, signal.SIGKILL) in world.sent
 
 
+def test_what_is_below_a_leftover_is_ended_with_it(tmp_path: Path) -> None:
+    """Once its parent is gone nothing leads to it: it is found, and its parent stopped, before anything is killed."""
+    world = World({102: proc(102, 1, 12, "R"), 103: proc(103, 102, 13, "R"), 104: proc(104, 1, 14, "R")}, [])
+    attempt = attempt_in(world, tmp_path, {"freeze_ok"})
+    attempt.begin(0.0, held_reason=None)
+    attempt.launcher_lost = True
+    assert not attempt.kill_leftovers([world.table[102]])
+    assert world.sent.index((102, 12, signal.SIGSTOP)) < world.sent.index((102, 12, signal.SIGKILL))
+    assert (103, 13, signal.SIGKILL) in world.sent
+    world.table = {103: proc(103, 1, 13, "R"), 104: proc(104, 1, 14, "R")}
+    world.sent.clear()
+    assert not attempt.kill_leftovers([])
+    assert (103, 13, signal.SIGKILL) in world.sent, "it survived its parent, and is known"
+    world.table.pop(103)
+    assert attempt.kill_leftovers([])
+    assert [pid for pid, _, _ in world.sent if pid == 104] == []
+
+
 def test_the_ten_minutes_begin_when_a_runs_hold_becomes_a_rules(tmp_path: Path) -> None:
     world = World({LAUNCHER: proc(LAUNCHER, 1, 10, "S"), RUNNER: proc(RUNNER, LAUNCHER, 11, "T")}, [])
     attempt = attempt_in(world, tmp_path, {"freeze_ok"})

@@ -178,6 +178,34 @@ JOBS = [
         "or not marks & set(environ):",
         (f"{T_ADOPTED}::test_a_leftover_is_known_by_both_of_its_marks_and_by_neither_alone",),
     ),
+    Mutant(
+        "what the row names is nobody's once its launcher is gone",
+        ADOPTION,
+        "            guard.register(row.attempt, pid, start_ticks)\n",
+        "            pass\n",
+        (f"{T_ADOPTED}::test_what_the_row_names_is_ours_by_pid_and_start_and_boot",),
+    ),
+    Mutant(
+        "a session is told by a pid that was used again",
+        ADOPTION,
+        "if proc is not None and proc.start_ticks == start_ticks and not proc.dead and guard.owns(pid, start_ticks):",
+        "if proc is not None and not proc.dead and guard.owns(pid, start_ticks):",
+        (f"{T_ADOPTED}::test_who_came_after_the_last_look_is_known_by_the_session",),
+    ),
+    Mutant(
+        "who is in the agent's own session is fleet work",
+        ADOPTION,
+        "    holders.pop(os.getsid(0), None)\n",
+        "",
+        (f"{T_ADOPTED}::test_nobody_in_the_agents_own_session_is_a_mate",),
+    ),
+    Mutant(
+        "a runner's word on who it is stands in the registry",
+        "nodes/jobs/keeping.py",
+        " if self._owns(pid, start_ticks)}",
+        "}",
+        (f"{T_ADOPTED}::test_a_row_gets_no_process_that_the_guard_does_not_know",),
+    ),
     # -- the door for signals
     Mutant(
         "a process whose start is unknown may be signalled",
