@@ -22,6 +22,8 @@ DOCTOR_LIMIT_S = 60.0
 # At a low priority beside a busy program it may wait so long for a CPU before the limit is said to be its own fault.
 STARVED_LIMIT_S = 540.0
 DOCTOR_OUTPUT_BYTES = 1 << 20
+# The shell's, of a file that cannot be run or is not there.
+NOT_STARTED = (126, 127)
 # Of what it wrote to its standard error, the end.
 COMPLAINT_BYTES = 500
 
@@ -90,6 +92,8 @@ def run_doctor(
     if done.late:
         starved = f" of its own (it waited {done.starved_s:.0f} s more for a CPU)" if done.starved_s >= 1.0 else ""
         return _unheard(f"its doctor did not answer within {limit_s:g} s{starved}")
+    if done.code in NOT_STARTED and not text.strip():
+        return _unheard(f"its doctor cannot be started: {complaint.decode('utf-8', 'replace').strip()}")
     return _read_report(text, done.code, complaint.decode("utf-8", "replace").strip())
 
 
