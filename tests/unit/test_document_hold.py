@@ -1,0 +1,80 @@
+"""What confirms a pause by document: the CPU time of the tree, and of work on a GPU more than that."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from nodes.jobs.attempt import Attempt
+from tests.unit.test_jobs_signals import LAUNCHER, RUNNER, World, attempt_in, proc
+
+
+def paused_by_document(folder: Path) -> tuple[World, Attempt]:
+    world = World({LAUNCHER: proc(LAUNCHER, 1, 10, "S"), RUNNER: proc(RUNNER, LAUNCHER, 11, "S")}, [])
+    attempt = attempt_in(world, folder, {"cooperative_pause"})
+    attempt.begin(0.0, held_reason=None)
+    attempt.hold("phase", 1.0)
+    return world, attempt
+
+
+def say(attempt: Attempt, phase: str, after_document_ns: int) -> None:
+    """Write the phase so long after the document that stands now."""
+    path = attempt.folder.work / "phase"
+    path.write_text(phase + "\n")
+    at_ns = os.stat(attempt.folder.control).st_mtime_ns + after_document_ns
+    os.utime(path, ns=(at_ns, at_ns))
+
+
+@pytest.mark.parametrize(
+    ("off_gpu", "phase", "after_ns", "confirmed"),
+    [
+        (None, "working", 1, True),  # not on a GPU: its CPU time is what it does
+        (False, "working", 1, False),
+        (False, "paused", -1, False),  # of an earlier pause
+        (False, "paused", 1, True),
+        (True, "working", 1, True),
+    ],
+)
+def test_a_pause_on_a_gpu_is_confirmed_by_the_runner_or_the_meter_and_not_by_cpu_time_alone(
+    tmp_path: Path, off_gpu: bool | None, phase: str, after_ns: int, confirmed: bool
+) -> None:
+    _, attempt = paused_by_document(tmp_path)
+    say(attempt, phase, after_ns)
+    assert attempt.step(2.0, off_gpu=off_gpu) == []
+    assert attempt.step(3.0, off_gpu=off_gpu) == []
+    assert attempt.hold_confirmed is confirmed
+    assert ("hold_failed" in attempt.step(12.0, off_gpu=off_gpu)) is not confirmed
+    assert confirmed or "GPU" in attempt.not_held
+
+
+def test_a_meter_that_stops_reading_leaves_no_pause_confirmed(tmp_path: Path) -> None:
+    _, attempt = paused_by_document(tmp_path)
+    attempt.step(2.0, off_gpu=True)
+    attempt.step(3.0, off_gpu=True)
+    assert attempt.hold_confirmed
+    assert attempt.step(20.0, off_gpu=False) == [], "a new deadline from here"
+    assert not attempt.hold_confirmed
+    assert "hold_failed" in attempt.step(31.0, off_gpu=False)
+
+
+def test_a_word_that_was_given_before_this_pause_began_confirms_nothing(tmp_path: Path) -> None:
+    _, attempt = paused_by_document(tmp_path)
+    say(attempt, "paused", 1)
+    attempt.release(5.0)
+    attempt.hold("phase", 6.0)
+    say(attempt, "paused", -1)
+    for at_s in (7.0, 8.0):
+        attempt.step(at_s, off_gpu=False)
+    assert not attempt.hold_confirmed
+
+
+def test_limits_that_change_during_a_pause_ask_for_no_new_word(tmp_path: Path) -> None:
+    _, attempt = paused_by_document(tmp_path)
+    say(attempt, "paused", 1)
+    os.utime(attempt.folder.work / "phase", ns=(attempt._paused_ns, attempt._paused_ns))
+    attempt.set_limits(duty=0.2, threads=None)
+    for at_s in (2.0, 3.0):
+        attempt.step(at_s, off_gpu=False)
+    assert attempt.hold_confirmed
