@@ -339,7 +339,8 @@ class Attempt(ProcessTree):
             self._kill_at = now + 2.0 * self.stop_grace_s
             return True
         self._frozen = self._frozen or told.get("how") == "frozen"
-        self._pause_asked = self._pause_asked or told.get("how") == "paused"
+        # one that can do both was asked to pause as well, whatever is named: thawed alone, it would stay paused
+        self._pause_asked = self._pause_asked or "cooperative_pause" in self.capabilities
         if self.hold_reason is None:
             self._enter_hold(now, "the agent was silent", unlimited=False)
         if self._pause_asked:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from nodes.jobs.attempt import Attempt
+from nodes.jobs.runnerfiles import read_document, write_document
 from tests.unit.test_jobs_signals import LAUNCHER, RUNNER, World, attempt_in, proc
 
 
@@ -78,3 +80,22 @@ def test_limits_that_change_during_a_pause_ask_for_no_new_word(tmp_path: Path) -
     for at_s in (2.0, 3.0):
         attempt.step(at_s, off_gpu=False)
     assert attempt.hold_confirmed
+
+
+def test_what_the_launcher_froze_and_asked_to_pause_is_told_to_go_on_after_adoption(tmp_path: Path) -> None:
+    """It did both; the word that says so names the freeze alone."""
+    world = World({LAUNCHER: proc(LAUNCHER, 1, 10, "S"), RUNNER: proc(RUNNER, LAUNCHER, 11, "T")}, [])
+    attempt = attempt_in(world, tmp_path, {"freeze_ok", "cooperative_pause"})
+    attempt.begin(0.0, held_reason=None)
+    attempt.folder.write_control({"seq": 4, "stop": False, "pause": True, "reason": "the agent is gone"})
+    write_document(attempt.folder.root / "lost.json", {"count": 1, "why": "the agent is gone", "how": "frozen"})
+    assert attempt.step(1.0) == ["lost"]
+    assert attempt.state == "held"
+    held = read_document(attempt.folder.control)
+    assert held is not None
+    assert held["pause"] is True, "it stays paused until it is released"
+    attempt.release(2.0)
+    told = read_document(attempt.folder.control)
+    assert told is not None
+    assert (told["pause"], told["seq"] > held["seq"] > 3) == (False, True)
+    assert (RUNNER, 11, signal.SIGCONT) in world.sent
