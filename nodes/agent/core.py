@@ -75,7 +75,10 @@ class Agent:
         self.started_s = monotonic_s()
         self.sections = Sections(self.journal)
         self.modules = ModuleStore(self.dir, builtin_modules)
-        self.jobs = JobManager(self.dir, self.journal.db, self.modules, self._note, monotonic_s)
+        self.jobs = JobManager(
+            self.dir, self.journal.db, self.modules, self._note, monotonic_s,
+            off_gpu=lambda attempt: self.enforcing.off_gpu(attempt),
+        )  # fmt: skip
         self.owner = self._owner(serves_owners=owner_socket is not None)
         self.hub = SourceHub(monotonic_s, helper_socket=None if owner_socket is None else str(owner_socket))
         self.workloads = Workloads(self.jobs, self.modules, self._note)

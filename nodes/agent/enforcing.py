@@ -19,6 +19,8 @@ __all__ = ["Enforcing"]
 
 # A held unit's last kernels have ended by then; a share above this in so many samples in a row is no pause.
 HELD_SETTLES_S, HELD_SHARE, HELD_SAMPLES = 10.0, 0.1, 3
+# the newest readings reach at least so far beyond the hold; they come every two seconds
+HELD_READ_S = 1.0
 
 
 class Enforcing:
@@ -88,6 +90,19 @@ class Enforcing:
                 self._agent.journal.write("PROTECTION_EVICT", {"attempt": victim, "why": ["memory is very short"]})
                 self._agent.jobs.stop(victim, "memory is very short", requeue=True, fault=False)
 
+    def off_gpu(self, attempt: Attempt) -> bool | None:
+        """Whether the meter reads that a held unit left the GPU: all that it used in the newest readings counts as used since
+        it was held. False where that cannot be read; None: it is not held, or its work is on no GPU.
+        """
+        if attempt.state != "held" or not self._agent.units.attempt_on_gpu(attempt):
+            return None
+        share = self._agent.gpus.share(attempt.attempt_id)
+        window = self._agent.gpus.share_window(attempt.attempt_id)
+        if not isinstance(share, float) or window is None:
+            return False
+        span_s, held_s = window[1] - window[0], attempt.held_for_s(window[1])
+        return held_s >= HELD_READ_S and share * span_s < HELD_SHARE * min(held_s, span_s)
+
     def end_what_no_pause_holds(self, now_s: float) -> None:
         """Stop a unit that is held and goes on using the GPU: its CPU time alone does not show that."""
         jobs, going = self._agent.jobs, dict[str, int]()
@@ -95,10 +110,12 @@ class Enforcing:
             name, since_s = attempt.attempt_id, attempt.held_since_mono_s
             if attempt.state != "held" or since_s is None or now_s - since_s <= HELD_SETTLES_S:
                 continue
-            share = self._agent.shares.get(name)
-            if not isinstance(share, float) or share <= HELD_SHARE:
+            if not self._agent.units.attempt_on_gpu(attempt):
                 continue
-            if self._agent.units.attempt_on_gpu(attempt):
+            share = self._agent.shares.get(name)
+            if not isinstance(share, float):
+                going[name] = self._going_on.get(name, 0)  # unknown is no rest: what was counted stands
+            elif share > HELD_SHARE:
                 going[name] = self._going_on.get(name, 0) + 1
                 if going[name] == HELD_SAMPLES:
                     facts = {"job": attempt.job_id, "attempt": name, "device_share": round(share, 3)}

@@ -140,6 +140,9 @@ class Gpus:
     def share(self, attempt: str) -> float | Unreadable:
         return self.meters.unit_share(attempt)
 
+    def share_window(self, attempt: str) -> tuple[float, float] | None:
+        return self.meters.unit_window(attempt)
+
     def share_age_s(self, attempt: str, now_s: float) -> float:
         return self.meters.unit_age_s(attempt, now_s)
 

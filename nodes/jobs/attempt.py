@@ -8,7 +8,8 @@ When a pause counts as confirmed:
 * by freezing: a walk of the tree finds every process in state T (or dead), and no new one; where the attempt has a cgroup, the
   freezer is closed over it and ``cgroup.events`` says that everything in it is frozen;
 * by document: the whole tree used at most 10 % of one core over a stretch of at least half a second after the nudge.
-  A runner that says nothing can be trusted no further than its CPU time shows.
+  A runner that says nothing can be trusted no further than its CPU time shows. That says nothing of a GPU: of work on one, the
+  runner also said the phase ``paused`` after the document, or the meter reads that it left the GPU.
 
 Until then ``hold_confirmed`` is False; a pause that is not confirmed in ``HOLD_DEADLINE_S`` ends the attempt.
 """
@@ -88,6 +89,8 @@ class Attempt(ProcessTree):
     phase: str | None = None
     hold_reason: str | None = None
     hold_confirmed: bool = False
+    not_held: str = "did not pause"
+    """What keeps a hold from being confirmed."""
     held_since_mono_s: float | None = None
     hold_unlimited: bool = False
     stopping: Stop | None = None
@@ -102,9 +105,13 @@ class Attempt(ProcessTree):
     _frozen: bool = False
     _thaw_until: float = 0.0
     _pause_asked: bool = False
+    _paused_ns: int = 0
+    """When the document that began the pause was written, by the file system's clock; 0: none was."""
+    _hold_began: float = 0.0
     _hold_deadline: float = 0.0
     _seal_at: float | None = None
     _hold_sample: tuple[float, int] | None = None
+    _restless_s: float = 0.0
     _term_at: float | None = None
     _kill_at: float | None = None
     _lost_seen: int = 0
@@ -143,6 +150,7 @@ class Attempt(ProcessTree):
             return
         self._enter_hold(now, held_reason, unlimited=False)
         self._pause_asked = "cooperative_pause" in self.capabilities
+        self._paused_ns = self.folder.control_ns() if self._pause_asked else 0
         self._frozen = stopped_at_start
 
     def brake(self) -> None:
@@ -190,8 +198,9 @@ class Attempt(ProcessTree):
         if "cooperative_pause" in self.capabilities:
             self._pause_asked = True
             try:
-                self._document(reason=reason)
+                self._paused_ns = self._document(reason=reason)
             except OSError:
+                self._paused_ns = 0
                 if way == "document":
                     return False  # no document, no pause
         self._enter_hold(now, reason, unlimited=unlimited)
@@ -201,9 +210,9 @@ class Attempt(ProcessTree):
         self.hold_reason = reason
         self.hold_unlimited = unlimited
         self.hold_confirmed = False
-        self.held_since_mono_s = now
+        self.held_since_mono_s = self._hold_began = now
         self._hold_deadline = now + HOLD_DEADLINE_S
-        self._hold_sample = None
+        self._hold_sample, self._restless_s = None, 0.0
         self._seal_at = None
         self.close_span(now)
 
@@ -273,8 +282,17 @@ class Attempt(ProcessTree):
             with contextlib.suppress(BlockingIOError):
                 os.write(self.pipe, b".")
 
-    def step(self, now: float) -> list[str]:
-        """Carry on what was begun. Answers what the manager must do: "hold_failed", "pause_limit", "timeout", "lost"."""
+    def held_for_s(self, mono_s: float) -> float:
+        """How long at that moment the hold was in force, whoever asks for it by now."""
+        return mono_s - self._hold_began if self.hold_reason is not None else 0.0
+
+    def step(self, now: float, *, off_gpu: bool | None = None) -> list[str]:
+        """Carry on what was begun. Answers what the manager must do: "hold_failed", "pause_limit", "timeout", "lost".
+
+        Args:
+            off_gpu: whether the meter reads that it left the GPU since it was held; False: it did not, or that cannot be read;
+                None: its work is on none.
+        """
         notes: list[str] = []
         if self.runner is None:
             self._meet_runner()
@@ -288,7 +306,7 @@ class Attempt(ProcessTree):
         if self.stopping is not None:
             self._advance_stop(now)
         elif self.hold_reason is not None:
-            if not self._confirm_hold(now):
+            if not self._confirm_hold(now, off_gpu):
                 notes.append("hold_failed")
             assert self.held_since_mono_s is not None
             if not self.hold_unlimited and now - self.held_since_mono_s > PAUSE_LIMIT_S:
@@ -324,14 +342,16 @@ class Attempt(ProcessTree):
             self._kill_at = now + 2.0 * self.stop_grace_s
             return True
         self._frozen = self._frozen or told.get("how") == "frozen"
-        self._pause_asked = self._pause_asked or told.get("how") == "paused"
+        # one that can do both was asked to pause as well, whatever is named: thawed alone, it would stay paused
+        self._pause_asked = self._pause_asked or "cooperative_pause" in self.capabilities
         if self.hold_reason is None:
             self._enter_hold(now, "the agent was silent", unlimited=False)
         if self._pause_asked:
             # The launcher's document may bear the same number as one that we wrote in the same moment: the runner took whichever
             # it saw first. Ours from here on is newer than both.
+            self._paused_ns = 0
             with contextlib.suppress(OSError):
-                self._document(reason=self.hold_reason)
+                self._paused_ns = self._document(reason=self.hold_reason)
         return True
 
     def _look_for_phase(self, now: float) -> None:
@@ -348,8 +368,8 @@ class Attempt(ProcessTree):
             self.first_phase_mono_s = max(self.spawned_mono_s, self._no_phase_at, now - age_s)
         self.phase = found[0]
 
-    def _document(self, **change: Any) -> None:
-        """Write a newer control document and nudge."""
+    def _document(self, **change: Any) -> int:
+        """Write a newer control document and nudge. When it was written (ns, by the file system's clock)."""
         document: dict[str, Any] = {
             "seq": self.folder.last_seq() + 1,
             "stop": False,
@@ -357,10 +377,11 @@ class Attempt(ProcessTree):
             **limits(self.duty, self.threads),
             **change,
         }
-        self.folder.write_control(document)
+        written_ns = self.folder.write_control(document)
         self._nudge(signal.SIGUSR1)
+        return written_ns
 
-    def _confirm_hold(self, now: float) -> bool:
+    def _confirm_hold(self, now: float, off_gpu: bool | None) -> bool:
         if self._frozen:
             stopped = self._freeze()
             if self._seal_at is None and self.runner is not None:
@@ -374,11 +395,26 @@ class Attempt(ProcessTree):
             elif now - self._hold_sample[0] >= HOLD_CHECK_S:
                 since, before = self._hold_sample
                 calm = (used - before) / CLOCK_TICKS <= HOLD_CPU_MAX * (now - since)
-                if self.hold_confirmed and not calm:
-                    self._hold_deadline = now + HOLD_DEADLINE_S
-                self.hold_confirmed = calm and self.runner is not None
+                left = off_gpu is not False or self._says_paused()
+                rests = calm and left and self.runner is not None
+                self.not_held = (
+                    "paused, and nothing shows that it left the GPU" if calm and not left else "did not pause"
+                )
+                if self.hold_confirmed and not rests:
+                    self._hold_deadline = now + HOLD_DEADLINE_S - self._restless_s
+                # Bursts add up, and what is as calm as a sample may be makes up for them: else half a hold could be spent at work.
+                spent = now - since
+                self._restless_s = (
+                    max(0.0, self._restless_s - HOLD_CPU_MAX * spent) if rests else self._restless_s + spent
+                )
+                self.hold_confirmed = rests
                 self._hold_sample = (now, used)
         return self.hold_confirmed or now <= self._hold_deadline
+
+    def _says_paused(self) -> bool:
+        """Whether its phase is ``paused``, written after the document that began the pause."""
+        found = phase_of(self.folder.work / "phase")
+        return found is not None and found[0] == PAUSED and found[1] >= self._paused_ns > 0
 
     def _advance_stop(self, now: float) -> None:
         if self._term_at is not None and now >= self._term_at:

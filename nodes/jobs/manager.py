@@ -51,6 +51,7 @@ class JobManager(Hands):
         system: the operating system, replaced in tests.
         places: folders in which an attempt's cgroup may be tried; None: look for them.
         device_env: ``CUDA_VISIBLE_DEVICES`` and kin for every runner.
+        off_gpu: whether a held attempt is read to have left the GPU (``Attempt.step``).
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class JobManager(Hands):
         device_env: Mapping[str, str] | None = None,
         silence_s: float = SILENCE_S,
         adopt_s: float = ADOPT_S,
+        off_gpu: Callable[[Attempt], bool | None] = lambda attempt: None,
     ) -> None:
         super().__init__(Registry(db), modules, journal, clock)
         self.node_dir = Path(node_dir)
@@ -75,6 +77,7 @@ class JobManager(Hands):
         self._device_env = dict(device_env or {})
         self.silence_s = silence_s
         self.adopt_s = adopt_s
+        self._off_gpu = off_gpu
         self._recent: deque[Attempt] = deque(maxlen=RECENT_KEPT)
         self._unkillable: set[str] = set()
         self._zombies: list[subprocess.Popen[bytes]] = []
@@ -286,7 +289,7 @@ class JobManager(Hands):
 
     def _advance(self, attempt: Attempt, now: float) -> None:
         known = attempt.runner is not None
-        notes = attempt.step(now)
+        notes = attempt.step(now, off_gpu=self._off_gpu(attempt))
         if attempt.runner is not None and not known:
             self._keep_runner(attempt)
         if "lost" in notes:
@@ -297,7 +300,7 @@ class JobManager(Hands):
         if "hold_failed" in notes:
             pids = [proc.pid for proc in attempt.members() if not proc.dead and proc.state not in STOPPED]
             self._journal("JOB_NOT_HELD", {"job": attempt.job_id, "attempt": attempt.attempt_id, "pids": pids})
-            self.stop(attempt.attempt_id, "did not pause", requeue=True, fault=False)
+            self.stop(attempt.attempt_id, attempt.not_held, requeue=True, fault=False)
         if "pause_limit" in notes:
             self.stop(attempt.attempt_id, "held for ten minutes", requeue=True, fault=False)
         if "timeout" in notes:

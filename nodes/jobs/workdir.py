@@ -198,8 +198,16 @@ class AttemptDir:
         self.write_control(control)
         os.mkfifo(self.fifo, 0o600)
 
-    def write_control(self, document: Mapping[str, Any]) -> None:
-        write_document(self.control, document)
+    def write_control(self, document: Mapping[str, Any]) -> int:
+        """When it was written (ns, by the file system's clock)."""
+        return write_document(self.control, document)
+
+    def control_ns(self) -> int:
+        """When the document on disk was written, by the file system's clock; 0: that cannot be read."""
+        try:
+            return os.stat(self.control, follow_symlinks=False).st_mtime_ns
+        except OSError:
+            return 0
 
     def last_seq(self) -> int:
         """Of the document on disk: the launcher may have written a newer one than the agent remembers."""

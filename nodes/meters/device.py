@@ -64,6 +64,7 @@ class _Unit:
     pids: frozenset[int] = frozenset()
     share: float | Unreadable = NO_BASELINE
     as_of_s: float | None = None
+    window: tuple[float, float] | None = None
     gap_s: float | None = None
     gap_why: str = ""
 
@@ -234,7 +235,7 @@ class DeviceMeters:
         kept.pids = frozenset(unit.pids)
         whys: list[str] = []
         shares: list[float] = []
-        kept.as_of_s = None
+        kept.as_of_s = kept.window = None
         for device in self._of(unit.devices):
             reading = self._readings.get(device.key)
             if reading is None or now_s - reading.at_s > OLD_S:
@@ -245,6 +246,8 @@ class DeviceMeters:
             shares.append(_part(used.busy_s, reading.span_s))
             as_of_s = reading.at_s + max(0.0, min(reading.span_s, OLD_S) - PERIOD_S)
             kept.as_of_s = as_of_s if kept.as_of_s is None else min(kept.as_of_s, as_of_s)
+            from_s, to_s = kept.window or (reading.at_s, reading.at_s)
+            kept.window = min(from_s, reading.at_s - reading.span_s), min(to_s, reading.at_s)
             if reading.at_s == self._told.get(device.key):
                 continue
             kept.busy_s[device.key] = kept.busy_s.get(device.key, 0.0) + used.busy_s
@@ -299,6 +302,11 @@ class DeviceMeters:
         """A unit's share of its device at the newest reading: of the device that it kept busiest."""
         kept = self._units.get(name)
         return NO_BASELINE if kept is None else kept.share
+
+    def unit_window(self, name: str) -> tuple[float, float] | None:
+        """From when to when (monotonic) the readings behind ``unit_share`` reach; None: there is none."""
+        kept = self._units.get(name)
+        return None if kept is None else kept.window
 
     def unit_age_s(self, name: str, now_s: float) -> float:
         """How old the oldest reading behind ``unit_share`` is, beyond what the meter's own period makes it; 0 where none is."""

@@ -68,6 +68,7 @@ def test_each_device_is_read_and_each_unit_counted_on_its_own(rig: Rig) -> None:
     assert isinstance(total, float)
     assert total > 0.1
     assert rig.meters.unit_share("a") == pytest.approx(total / 2.0)
+    assert rig.meters.unit_window("a") == pytest.approx((rig.now_s - 2.0, rig.now_s))
     rig.tick(units, step_s=0.2)
     assert rig.meters.unit_total("a") == total, "a reading that is not due is not counted again"
     rig.driver.say(*TWO, "utilcode 1 3")
