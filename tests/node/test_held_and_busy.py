@@ -17,7 +17,7 @@ from policies.section import digest
 
 def agent_with(attempt: Any, stopped: list[str], on_gpu: bool = True) -> Any:
     jobs = SimpleNamespace(attempts=lambda: [attempt], stop=lambda name, why, requeue, fault: stopped.append(name))
-    units = SimpleNamespace(on_gpu=lambda *_: on_gpu)
+    units = SimpleNamespace(attempt_on_gpu=lambda *_: on_gpu)
     return SimpleNamespace(jobs=jobs, shares={}, units=units, journal=SimpleNamespace(write=lambda *_: None))
 
 
@@ -27,6 +27,7 @@ def held(since_s: float | None = 100.0, state: str = "held") -> Any:
         job_id=1,
         module="m",
         stage="s",
+        gpu=False,
         state=state,
         held_since_mono_s=since_s if state == "held" else None,
     )

@@ -97,7 +97,7 @@ class AgentStub:
 
 def window(agent: AgentStub, part: str) -> Any:
     spec = SimpleNamespace(rule="trainer", window_s=0.0)
-    run = SimpleNamespace(run="r1", part=part, spec=spec, now=None)
+    run = SimpleNamespace(run="r1", part=part, spec=spec, now=None, left=None)
     block = BlockRunner(cast(Any, agent), cast(Any, run), 1, "on_first")
     edges = iter([0.0, 60.0])
 
@@ -107,7 +107,7 @@ def window(agent: AgentStub, part: str) -> Any:
     def edge(since_s: float | None, only: frozenset[str] | None) -> _Edge:
         return _Edge(next(edges), agent.under_test.busy_totals(run, since_s, only))
 
-    block._until, block._edge = at_once, edge  # type: ignore[method-assign, assignment]
+    block._until, block._edge, block._leave = at_once, edge, lambda: None  # type: ignore[method-assign, assignment]
     return asyncio.run(block._window(1))
 
 
