@@ -47,11 +47,11 @@ def doubtful_timing(now_s: float) -> RuleState:
 def restarted_timing(kept: RuleState, now_s: float, cooldown: Cooldown, *, same_boot: bool) -> RuleState:
     """The state that a new process begins with; its first look is then a step like any other.
 
-    After a reboot nobody knows how long ago anything was: the activations count as of now, and what was held stays held for
-    ``exit_after_s`` and the cooldown from now on. No kept time makes a wait longer than the section allows.
+    After a reboot nobody knows how long ago anything was: what was held stays held for ``exit_after_s`` and the cooldown from now on,
+    with its activations as of now. Those of a rule that held nothing were no part of any wait, and are over. No kept time makes a wait longer than the section allows.
     """
     if not same_boot:
-        count = max(len(kept.activations), 1 if kept.holds else 0)
+        count = max(len(kept.activations), 1) if kept.holds else 0
         return RuleState(active=kept.holds, activations=(now_s,) * count, now_s=now_s)
     resume_at_s = None if kept.active or kept.resume_at_s is None else min(kept.resume_at_s, now_s + cooldown.max_s)
     activations = tuple(min(at, now_s) for at in kept.activations)

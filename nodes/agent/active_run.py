@@ -32,7 +32,8 @@ class Now:
 @dataclass(slots=True)
 class ActiveRun:
     """The run that has the lock. ``part`` is what the work under test may do; ``ending`` is set to stop what is going on.
-    ``left``: the program as the last block left it, and the arm that a death since then speaks against.
+    ``left``: the program as the last block left it, and the arm that a death since then speaks against; None: no arm any more.
+    ``in_arms``: a block has begun its arms, and looks at the program itself.
     ``stays_held``, ``stays_lowered``: as in ``RunView``.
     ``feed_from``: the newest job of its feed when this ON began; ``feed_why``: why nothing feeds it now, for good in this ON
     where ``feed_failed``. ``asked_s``: when its process asked for something last, or was answered (monotonic).
@@ -47,6 +48,7 @@ class ActiveRun:
     now: Now = field(default_factory=Now)
     measuring: int | None = None
     left: Left | None = None
+    in_arms: bool = False
     stays_held: frozenset[str] = frozenset()
     stays_lowered: frozenset[str] = frozenset()
     feed_from: int = 0

@@ -20,6 +20,7 @@ from policies.harness.conditions import Conditions, disturbances
 from policies.harness.dose import judge_dose
 from policies.harness.rows import Arm, BlockRow, BlockState, LeftOut, Order, UnitDose, WindowRow
 from policies.harness.validity import DEATHS, Happening, Part, foremost
+from policies.rules import PidStart
 
 if TYPE_CHECKING:
     from nodes.agent.core import Agent
@@ -72,10 +73,14 @@ class BlockRunner:
         self.order = order
         self.arm: Arm = "on" if order == "on_first" else "off"
         self.started: Conditions | None = None
-        # Whom a death speaks against: ON from its grant until OFF's window begins, also where the block ends before that.
+        # Whom a death speaks against: ON from its grant until OFF's window begins, also where the block ends before that; before the
+        # first arm whom the block before left (none where its washout is over by then).
         self.speaks_for: Arm = "off" if run.left is None else run.left.arm
         self.windows: dict[Arm, WindowRow] = {}
-        self.gaps: set[Arm] = set()  # whose window has a hole, though the source reads
+        self.gaps: set[Arm] = (
+            set()
+        )  # whose window has a hole, though the source reads and the program's processes are all there
+        self.members: frozenset[PidStart] = frozenset()  # the program's processes when the arm began
         self.collapse: CollapseWatch | None = None
         self.waited_for_work_s: float | None = None
         self.before_arms = False
@@ -97,7 +102,8 @@ class BlockRunner:
             return self._row("left_out", None, None, collapse=str(collapse))
         finally:
             if self.started is not None:
-                self._leave()
+                self._leave(keep=False)  # kept behind the row, which tells what died
+            self.run.in_arms = False
             self.run.part = "hold"
             self.run.resting = False
             self.run.now = Now()
@@ -117,13 +123,14 @@ class BlockRunner:
         if why is not None:
             self.before_arms = True
             raise _LeftOut((why[0], f"not ready within {READY_WITHIN_S:.0f} s: {why[1]}"))
-        self.started = self.agent.conditions(self.run)
+        self.started, self.run.in_arms = self.agent.conditions(self.run), True
 
-    def _leave(self) -> None:
+    def _leave(self, *, keep: bool = True) -> None:
         """Note the program as it is now. Nothing was awaited since it was judged last: no death falls between the two."""
-        self.run.left = Left.now(self.agent.conditions(self.run).program, self.speaks_for)
+        program = self.agent.conditions(self.run).program
+        self.run.left = Left.now(program, self.speaks_for, self.spec.washout_s)
         try:
-            self.agent.runs.note_left(self.run.run, self.run.left)
+            self.agent.runs.note_left(self.run.run, self.run.left, keep=keep)
         except sqlite3.Error as error:  # known here all the same; lost only where this agent dies as well
             log.error("how block %d of run %s leaves the program cannot be kept: %s", self.number, self.run.run, error)
 
@@ -136,7 +143,8 @@ class BlockRunner:
         died = [found for found in disturbances(replace(now, program=left.program), now) if found[0] in DEATHS]
         if died:
             self.arm, self.part = left.arm, "closing"  # of the block before
-            self._leave()  # it is told once
+            self.speaks_for = left.arm
+            self._leave(keep=False)  # it is told once, and stays in the record until the row is kept
             raise _LeftOut(*((reason, f"before the block began: {detail}") for reason, detail in died))
 
     def _not_ready(self, run: ActiveRun) -> tuple[LeftOut, str] | None:
@@ -155,6 +163,7 @@ class BlockRunner:
         if self.arm == "on":
             self.speaks_for = "on"
         self._leave()  # before the work may run: an agent that dies with the program leaves this behind
+        self.members = self.agent.observer.members(spec.rule)
         run.part = "grant" if self.arm == "on" and spec.kind == "ab" else "hold"
         run.resting = spec.kind == "self" and self.arm == "off"
         self.collapse = None
@@ -208,7 +217,8 @@ class BlockRunner:
         # A window with a hole in it (a counter that restarted, lines that may be lost) has no count: unknown is not less.
         whole = view.readable and counted.void_s == 0.0 and counted.unknown_s == 0.0
         events = counted.events if whole else None
-        if view.readable and not whole:
+        # A source that begins anew as one of the program's processes ended (a worker below a launcher that stays) is no mere rotation.
+        if view.readable and not whole and self.members <= agent.observer.members(spec.rule):
             self.gaps.add(self.arm)
         ran_s = agent.under_test.ran_s(run, begin.at_s, end.at_s) if run.part == "grant" else 0.0
         units = self._units(begin, end, length_s)
@@ -332,7 +342,10 @@ class BlockRunner:
                 why = "the source was rotated, or its counter restarted, within the window: it has no whole count"
                 return self._row("left_out", "source_gap", why, arm=without[0])
             return self._row(
-                "left_out", "source_unreadable", "the source could not be read at a window's end", arm=dead
+                "left_out",
+                "source_unreadable",
+                "the source could not be read at a window's end, or began anew as one of the program's processes ended",
+                arm=dead,
             )
         if off.events <= 0.0:
             return self._row("left_out", "no_off_progress", "the program made no progress in the OFF window", arm="off")

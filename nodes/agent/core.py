@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from nodes.agent.admitting import Admitting
+from nodes.agent.aftermath import Aftermath
 from nodes.agent.at_once import AtOnce
 from nodes.agent.certificates import KeptCertificates
 from nodes.agent.enforcing import Enforcing
@@ -108,6 +109,7 @@ class Agent:
         self._had_share: set[str] = set()
         self._metered_s = monotonic_s()
         self.runs = Runs(self.journal)
+        self.aftermath = Aftermath(self)
         # Of runs that nobody drives any more: how they ended could not be kept yet. Until it is, nothing is certified.
         self.unsettled: set[str] = set()
         self.certificates = KeptCertificates(self.journal, self.dir / "key")
@@ -180,6 +182,7 @@ class Agent:
             log.error("runs that nobody drives any more cannot be ended, the next start tries it again: %s", error)
         for run in self.runs.left_open():
             settle(self, run)
+            self.runs.remember_left(run)
         self.journal.write("AGENT_STARTED", {"pid": os.getpid(), "section_version": self.section_version})
 
     def tick(self) -> None:
@@ -188,6 +191,7 @@ class Agent:
         gone = self.runs.release_if_gone()
         if gone is not None and gone.measuring is None:  # else its block is cut first
             self.unsettled.add(gone.run)
+        self.aftermath.step(now_s)
         for run in tuple(self.unsettled):
             settle(self, run)
         active = self.runs.active

@@ -1,6 +1,8 @@
 """The protected program as a run saw it last, and in which arm, so that no death falls between two looks at it.
 
-Kept in the run's record at every switch and at a block's end: whoever goes on with the run, or ends it, compares.
+Kept in the run's record at every switch and at a block's end: whoever goes on with the run, or ends it, compares. A death speaks
+for as long as the spec says: in an arm, and in the washout after it. When that is over with the program alive nothing is kept any more
+(``aftermath``), and what it does later speaks against nobody.
 """
 
 from __future__ import annotations
@@ -22,10 +24,11 @@ class Left:
     program: frozenset[PidStart]
     arm: Arm
     boot: str
+    washout_s: float
 
     @classmethod
-    def now(cls, program: frozenset[PidStart], arm: Arm) -> Left:
-        return cls(program, arm, boot_id())
+    def now(cls, program: frozenset[PidStart], arm: Arm, washout_s: float) -> Left:
+        return cls(program, arm, boot_id(), washout_s)
 
     @classmethod
     def of(cls, raw: Any) -> Left | None:
@@ -36,6 +39,7 @@ class Left:
                 frozenset((int(pid), None if ticks is None else int(ticks)) for pid, ticks in raw["program"]),
                 arm,
                 str(raw["boot_id"]),
+                float(raw["washout_s"]),
             )
         except (KeyError, TypeError, ValueError):
             return None
@@ -46,6 +50,7 @@ class Left:
             "program": [list(root) for root in sorted(self.program, key=str)],
             "arm": self.arm,
             "boot_id": self.boot,
+            "washout_s": self.washout_s,
         }
 
     def ended(self) -> frozenset[PidStart]:

@@ -190,6 +190,7 @@ class Measurer:
                 facts = {"state": "left_out", "reason": "program_restarted", "reason_detail": "; ".join(changed)}
                 row = row.model_copy(update=facts)
             await self._keep(row)
+            self._keep_left(active)
             code = {"counted": "RUN_BLOCK", "left_out": "RUN_BLOCK_LEFT_OUT", "cut": "RUN_BLOCK_CUT"}[row.state]
             agent.journal.write(
                 code,
@@ -228,6 +229,13 @@ class Measurer:
             await asyncio.sleep(KEEP_AGAIN_S)
             if runs.unkept.get(row.run) is not row:
                 return  # whoever ended the run, or went on with it, has kept it
+
+    def _keep_left(self, active: ActiveRun) -> None:
+        """Behind the row, which tells of a death: an agent that ends between the two tells it again rather than not at all."""
+        try:
+            self.agent.runs.note_left(active.run, active.left)
+        except sqlite3.Error as error:
+            log.error("how run %s left the program cannot be kept: %s", active.run, error)
 
     def look(self, run: str, look: dict[str, Any]) -> dict[str, Any]:
         """Keep what the flow saw at a look; the first one of each number stands.

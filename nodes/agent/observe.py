@@ -311,6 +311,11 @@ class Observer:
     def program(self, rule: str) -> frozenset[PidStart]:
         return frozenset(p.pid_start for p in self._roots(rule))
 
+    def members(self, rule: str) -> frozenset[PidStart]:
+        """The program's processes with all below them."""
+        found = self._groups.get(rule)
+        return frozenset() if found is None else frozenset(p.pid_start for p in found.members)
+
     def processes(self, rule: str) -> list[dict[str, Any]]:
         """The program's own processes, for people and for the fingerprint."""
         return [self._words(p) for p in self._roots(rule)]

@@ -8,6 +8,7 @@ section, program, work and agent.
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, get_args
 
@@ -46,6 +47,8 @@ class Runs:
         self.reserved: Reservation | None = None
         # By run: its measured block that the journal could not take yet, whoever drives it by now.
         self.unkept: dict[str, BlockRow] = {}
+        # By run: the program as it was left, for as long as a death of it speaks against an arm (``aftermath``).
+        self.lefts: dict[str, Left] = {}
         self.room = Reserve(journal.path.with_name("block.reserve"))
         left = self.room.row()  # of an agent that died before the journal took it
         if left is not None and self._lacks(left):
@@ -145,7 +148,8 @@ class Runs:
                 came_at=self._after_all(),
                 driven_by=[each for each in driven_by if each] + more,
             )
-        self.active = ActiveRun(run, spec, holder, left=Left.of((old or {}).get("left")))
+        self.remember_left(run)
+        self.active = ActiveRun(run, spec, holder, left=self.lefts.get(run))
         where = {"run": run, "rule": spec.rule, "work": spec.work, "duty": spec.duty, "holder": holder.as_dict()}
         self.journal.write("RUN_RESUMED" if old else "RUN_STARTED", where)
         return old is not None
@@ -323,9 +327,27 @@ class Runs:
 
     # -- the program between two looks at it ------------------------------------------------------------------------
 
-    def note_left(self, run: str, left: Left) -> None:
-        """For whoever goes on with the run, or ends it. Raises ``sqlite3.Error`` where it cannot be kept."""
-        self.change(run, left=left.as_dict())
+    def note_left(self, run: str, left: Left | None, *, keep: bool = True) -> None:
+        """For whoever goes on with the run, or ends it; None: no death speaks against an arm any more. Without ``keep`` for this
+        process alone, until the row that tells what happened is kept.
+
+        Raises:
+            sqlite3.Error: it cannot be kept.
+        """
+        if keep:
+            self.change(run, left=None if left is None else left.as_dict())
+        if self.active is not None and self.active.run == run:
+            self.active.left = left
+        if left is None:
+            self.lefts.pop(run, None)
+        else:
+            self.lefts[run] = left
+
+    def remember_left(self, run: str) -> None:
+        """Of an earlier process's run."""
+        left = Left.of((self.journal.run(run) or {}).get("left"))
+        if left is not None:
+            self.lefts.setdefault(run, left)
 
     def note_death(self, run: str) -> None:
         """A program that ended since ON, with no block to tell it, gets a row of its own: harm must not be voided away."""
@@ -348,10 +370,7 @@ class Runs:
             extra={"part": "closing"},
         )
         self.journal.put_block(run, number, row.model_dump())
-        remaining = Left(left.program - ended, left.arm, left.boot)  # it is told once
-        self.change(run, left=remaining.as_dict())
-        if self.active is not None and self.active.run == run:
-            self.active.left = remaining
+        self.note_left(run, replace(left, program=left.program - ended))  # it is told once
         said = {"run": run, "block": number, "order": order, "reason": row.reason, "detail": row.reason_detail}
         self.journal.write("RUN_BLOCK_LEFT_OUT", said)
 

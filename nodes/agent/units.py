@@ -72,14 +72,19 @@ class Units:
     # Of an attempt its own manifest counts, too: the module may be another by now, and what runs is what was started.
 
     def attempt_uses_gpu(self, attempt: Attempt) -> bool:
-        return attempt.gpu or self.uses_gpu(attempt.module, attempt.stage)
+        return self._started_for_gpu(attempt) or self.uses_gpu(attempt.module, attempt.stage)
+
+    def _started_for_gpu(self, attempt: Attempt) -> bool:
+        """By the manifest that it was started with, or it was seen there, it or another one of the same bundle."""
+        digest = self._agent.governing.work_of_attempt(attempt).digest
+        return attempt.gpu or self._agent.gpus.was_seen(attempt.module, attempt.stage, digest)
 
     def attempt_on_gpu(self, attempt: Attempt) -> bool:
         """Whether its share is counted on a GPU."""
         return self._agent.section.node.duty_device == "gpu" and self.attempt_uses_gpu(attempt)
 
     def attempt_is_device(self, attempt: Attempt) -> bool:
-        return attempt.gpu or self.device_work(attempt.module, attempt.stage)
+        return self._started_for_gpu(attempt) or self.device_work(attempt.module, attempt.stage)
 
     def uses_gpu(self, module: str, stage: str) -> bool:
         """Whether the module's work needs a GPU, or was seen on one; of one that is gone or broken that cannot be told, so it

@@ -49,6 +49,7 @@ class _Module:
     digest: str = DIGEST
     state: str = "ready"
     version: str = "1.0.0"
+    changed: bool = False
 
 
 class _Track:
@@ -94,7 +95,8 @@ class Agent:
         self.certificates = KeptCertificates(owner.journal, owner.home / "key")
         self.under_test = _UnderTest()
         self.units = type("Units", (), {"meter_words": staticmethod(lambda work: "scripted")})
-        self.modules = type("Modules", (), {"list": staticmethod(lambda: [_Module()])})
+        self.modules = type("Modules", (), {"list": staticmethod(lambda: [_Module()]), "check": staticmethod(lambda: None),
+                                        "get": staticmethod(lambda name: _Module())})  # fmt: skip
         self.sections = type("Sections", (), {"show": lambda _, *where: {"version": self.section_version}})()
         plans = _Plans(self)
         verbs = Verbs(self)  # type: ignore[arg-type]

@@ -27,14 +27,17 @@ class Node:
         self.program, self.phases = frozenset({FIRST}), ("uploading",)
         self.noted: list[Left] = []
         self.pulses: list[Any] = []
-        self.runs, self.journal, self.under_test = self, self, self
+        self.runs, self.journal, self.under_test, self.observer = self, self, self, self
         self.active = ActiveRun("r", RunSpec(node="n", rule="trainer", seed=7), own_id())
 
     def conditions(self, run: ActiveRun) -> Conditions:
         return Conditions(self.program, self.phases, 0, 0.0, None, False, False, None)
 
-    def note_left(self, run: str, left: Left) -> None:
-        self.noted.append(left)
+    def note_left(self, run: str, left: Left, *, keep: bool = True) -> None:
+        self.noted += [left] if keep else []
+
+    def members(self, rule: str) -> frozenset[tuple[int, int]]:
+        return self.program
 
     def evaluate(self, how: str) -> None: ...
     def sources_keep_since(self, rule: str, since_s: float | None) -> None: ...
@@ -111,7 +114,7 @@ def test_a_death_that_a_block_told_is_not_told_again_by_the_next(monkeypatch: py
 @pytest.mark.parametrize("arm", ["on", "off"])
 def test_a_death_while_a_block_waits_to_begin_counts_to_the_arm_before_it(arm: Arm) -> None:
     node = Node()
-    node.active.left = Left.now(node.program, arm)
+    node.active.left = Left.now(node.program, arm, 60.0)
     node.pulses = [lambda: None, lambda: node.sees({SUCCESSOR}, ())]
     row = node.block(2, "on_first")
     assert (row.reason, row.reason_arm) == ("program_died", arm)
@@ -120,7 +123,7 @@ def test_a_death_while_a_block_waits_to_begin_counts_to_the_arm_before_it(arm: A
 
 def test_the_washout_after_on_speaks_for_on_also_where_the_block_ends_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     node = Granting(monkeypatch)
-    node.active.left = Left.now(node.program, "on")
+    node.active.left = Left.now(node.program, "on", 60.0)
     node.pulses = [lambda: node.sees(phases=("uploading",))]
     assert node.block(2, "off_first").reason_arm == "off"
     assert node.active.left is not None
@@ -153,3 +156,35 @@ def test_a_program_that_died_with_the_runs_process_died_all_the_same(monkeypatch
     node.pulses = [both]
     row = node.block(1, "on_first")
     assert (row.reason, row.reason_arm) == ("program_died", "on")
+
+
+def test_what_a_program_does_while_a_block_waits_after_the_washout_speaks_against_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A phase keeps the block from beginning for hours; meanwhile its owner starts the program anew."""
+    node = Granting(monkeypatch)
+    node.phases = ("validating",)
+    node.active.left = Left.now(node.program, "on", 60.0)
+
+    def washout_is_over() -> None:
+        node.active.left = None
+
+    node.pulses = [
+        washout_is_over,
+        lambda: node.sees({SUCCESSOR}),
+        lambda: node.sees(phases=()),
+        lambda: node.sees(phases=("uploading",)),
+    ]
+    row = node.block(2, "on_first")
+    assert (row.reason, row.reason_arm) == ("phase", "on")
+
+
+def test_a_death_that_a_block_saw_is_not_taken_off_the_record_before_its_row_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node = Granting(monkeypatch)
+    node.pulses = [lambda: node.sees(set())]
+    assert node.block(1, "on_first").reason == "program_died"
+    assert node.noted[-1].program == {FIRST}
+    assert node.active.left is not None
+    assert node.active.left.program == set()

@@ -48,9 +48,28 @@ def test_a_running_attempt_is_classed_by_what_it_was_started_from_too(started_fo
         modules=SimpleNamespace(get=lambda name: SimpleNamespace(manifest=manifest, digest="new")),
         gpus=SimpleNamespace(was_seen=lambda *work: False),
         section=SimpleNamespace(node=SimpleNamespace(duty_device=duty_device)),
+        governing=SimpleNamespace(work_of_attempt=lambda attempt: SimpleNamespace(digest="old")),
     )
     units = Units(cast(Any, agent))
     attempt = cast(Any, SimpleNamespace(module="m", stage="s", gpu=started_for_gpu))
     assert units.attempt_uses_gpu(attempt) is started_for_gpu
     assert units.attempt_is_device(attempt) is (started_for_gpu or duty_device == "cpu")
     assert units.attempt_on_gpu(attempt) is (started_for_gpu and duty_device == "gpu")
+
+
+def test_work_seen_on_a_gpu_counts_as_that_also_when_its_module_was_replaced() -> None:
+    manifest = SimpleNamespace(gpu_of=lambda stage: SimpleNamespace(use="none"))
+    seen = SeenOnGpu()
+    seen.add("m", "s", "old")
+    agent = SimpleNamespace(
+        modules=SimpleNamespace(get=lambda name: SimpleNamespace(manifest=manifest, digest="new")),
+        gpus=SimpleNamespace(was_seen=seen.was),
+        section=SimpleNamespace(node=SimpleNamespace(duty_device="gpu")),
+        governing=SimpleNamespace(work_of_attempt=lambda attempt: SimpleNamespace(digest=attempt.digest)),
+    )
+    units = Units(cast(Any, agent))
+    old, new = (cast(Any, SimpleNamespace(module="m", stage="s", gpu=False, digest=each)) for each in ("old", "new"))
+    assert units.attempt_uses_gpu(old)
+    assert units.attempt_is_device(old)
+    assert not units.attempt_uses_gpu(new)
+    assert not units.uses_gpu("m", "s")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,12 @@ def test_after_a_reboot_what_was_held_waits_its_whole_time_anew() -> None:
     assert held_until(restarted(cooling(), 5.0, same_boot=False), 5.0) == 5.0 + EXIT_S + COOLDOWN.base_s
     over, _ = step_rule(cooling(), False, 1200.0, 0.0, EXIT_S, COOLDOWN)
     assert not restarted(over, 5.0, same_boot=False).holds
+
+
+def test_after_a_reboot_activations_of_a_rule_that_held_nothing_lengthen_no_wait() -> None:
+    many = replace(cooling(), active=False, resume_at_s=None, activations=(100.0, 400.0, 700.0, 1000.0, 1300.0))
+    state, _ = step_rule(restarted(many, 5.0, same_boot=False), True, 60.0, 0.0, EXIT_S, COOLDOWN)
+    assert held_until(state, 90.0) == 90.0 + EXIT_S + COOLDOWN.base_s
 
 
 @given(

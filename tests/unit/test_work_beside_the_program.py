@@ -45,9 +45,10 @@ def test_work_off_the_device_takes_no_duty_from_work_on_it() -> None:
 
 class Track:
     longest_step_s = 0.1
+    void_s = 0.0
 
     def count_between(self, *_: float) -> Any:
-        return SimpleNamespace(closed=True, events=600.0, void_s=0.0, unknown_s=0.0)
+        return SimpleNamespace(closed=True, events=600.0, void_s=self.void_s, unknown_s=0.0)
 
     def steps_between(self, start_s: float, end_s: float) -> int:
         return int(end_s - start_s)
@@ -60,7 +61,12 @@ class AgentStub:
         self.device_work, self.sim = device_work, sim
         self.only: list[frozenset[str] | None] = []
         self.calls = 0
-        self.under_test = self
+        self.under_test = self.observer = self
+        self.track = Track()
+        self.program = frozenset({(7, 1), (8, 1)})
+
+    def members(self, rule: str) -> frozenset[tuple[int, int]]:
+        return self.program
 
     def program_devices(self, rule: str) -> frozenset[str] | None:
         self.calls += 1
@@ -73,7 +79,7 @@ class AgentStub:
         return self.device_work
 
     def progress(self, rule: str) -> Any:
-        return SimpleNamespace(track=Track(), readable=True)
+        return SimpleNamespace(track=self.track, readable=True)
 
     def ran_s(self, run: Any, begin_s: float, end_s: float) -> float:
         return end_s - begin_s
@@ -107,7 +113,7 @@ def window(agent: AgentStub, part: str) -> Any:
     def edge(since_s: float | None, only: frozenset[str] | None) -> _Edge:
         return _Edge(next(edges), agent.under_test.busy_totals(run, since_s, only))
 
-    block._until, block._edge, block._leave = at_once, edge, lambda: None  # type: ignore[method-assign, assignment]
+    block._until, block._edge, block._leave = at_once, edge, lambda **_: None  # type: ignore[method-assign, assignment]
     return asyncio.run(block._window(1))
 
 
@@ -147,3 +153,37 @@ def test_whether_a_run_tests_device_work_is_told_by_its_record() -> None:
         )
         run = cast(Any, SimpleNamespace(run="r1"))
         assert UnderTest(cast(Any, agent)).has_device_work(run) is expected
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "gap"),
+    [
+        ({7, 8}, {7, 8}, True),
+        ({7, 8}, {7, 8, 9}, True),
+        ({7, 8}, {7}, False),
+        ({7, 8}, {7, 9}, False),
+    ],
+)
+def test_a_source_that_begins_anew_as_a_worker_of_the_program_ended_is_no_rotation(
+    before: set[int], now: set[int], gap: bool
+) -> None:
+    """The launcher above it stays, so no root died: the new file is the only trace, and it must not be voided away."""
+    agent = AgentStub(device_work=True)
+    agent.track.void_s, agent.program = 1.0, frozenset((pid, 1) for pid in now)
+    run = SimpleNamespace(
+        run="r1", part="grant", spec=SimpleNamespace(rule="trainer", window_s=0.0), now=None, left=None
+    )
+    block = BlockRunner(cast(Any, agent), cast(Any, run), 1, "on_first")
+    block.members = frozenset((pid, 1) for pid in before)
+    edges = iter([0.0, 60.0])
+
+    async def at_once(*_: Any) -> None:
+        return None
+
+    def edge(since_s: float | None, only: frozenset[str] | None) -> _Edge:
+        return _Edge(next(edges), agent.busy_totals(run, since_s, only))
+
+    block._until, block._edge, block._leave = at_once, edge, lambda **_: None  # type: ignore[method-assign, assignment]
+    row = asyncio.run(block._window(1))
+    assert row.events is None
+    assert block.gaps == ({"on"} if gap else set())
