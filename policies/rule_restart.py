@@ -48,7 +48,8 @@ def restarted_timing(kept: RuleState, now_s: float, cooldown: Cooldown, *, same_
     """The state that a new process begins with; its first look is then a step like any other.
 
     After a reboot nobody knows how long ago anything was: what was held stays held for ``exit_after_s`` and the cooldown from now on,
-    with its activations as of now. Those of a rule that held nothing were no part of any wait, and are over. No kept time makes a wait longer than the section allows.
+    with its activations as of now. Those of a rule that held nothing were no part of any wait, and are over.
+    No kept time makes a wait longer than the section allows.
     """
     if not same_boot:
         count = max(len(kept.activations), 1) if kept.holds else 0
