@@ -200,6 +200,44 @@ def test_a_first_start_that_is_killed_is_no_loss(tmp_path: Path) -> None:
     journal.close()
 
 
+@pytest.mark.parametrize(
+    ("killed_at", "left"),
+    [
+        ("sqlite3.connect", {"journal.sqlite"}),
+        ("Journal.set_fact", {"journal.sqlite", "journal.sqlite-wal", "journal.sqlite-shm"}),
+    ],
+)
+def test_a_first_start_that_is_killed_before_it_kept_anything_is_no_loss(
+    tmp_path: Path, killed_at: str, left: set[str]
+) -> None:
+    code = (
+        "import os, sqlite3, sys\nfrom pathlib import Path\nfrom nodes.journal import Journal\n"
+        f"{killed_at} = lambda *_, **__: os.kill(os.getpid(), 9)\nJournal(Path(sys.argv[1]))\n"
+    )
+    path = tmp_path / "journal.sqlite"
+    killed = subprocess.run([sys.executable, "-c", code, str(path)], timeout=120)
+    assert killed.returncode == -signal.SIGKILL
+    assert {file.name for file in tmp_path.iterdir()} == left
+    for start in range(2):
+        journal = Journal(path)
+        assert not journal.was_lost, f"start {start}"
+        assert not journal.section_lost("node")
+        assert not journal.section_lost("fleet")
+        journal.close()
+
+
+def test_entries_beside_an_emptied_state_file_are_kept_and_it_counts_as_lost(tmp_path: Path) -> None:
+    """SQLite deletes the -wal of an empty database: what could be saved from it by hand would be gone."""
+    path = tmp_path / "journal.sqlite"
+    path.touch()
+    path.with_name("journal.sqlite-wal").write_bytes(b"of before")
+    journal = Journal(path)
+    assert journal.was_lost
+    assert journal.set_aside is not None
+    assert journal.set_aside.with_name(journal.set_aside.name + "-wal").read_bytes() == b"of before"
+    journal.close()
+
+
 def test_case_125_a_first_start_is_no_loss(tmp_path: Path) -> None:
     agent = Agent(tmp_path / "home", "local", tmp_path / "none")
     agent.start()
