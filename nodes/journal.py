@@ -90,7 +90,7 @@ class Journal:
         blank = self._is_blank()
         if self.set_aside is not None or (in_use and blank):
             kept_as = None if self.set_aside is None else str(self.set_aside)
-            self.set_fact(SET_ASIDE_FACT, kept_as or "gone", durably=True)
+            self.set_fact(SET_ASIDE_FACT, {"kept_as": kept_as, "at": utc_iso()}, durably=True)
             self._jump = "lost"
             self.write("JOURNAL_SET_ASIDE", {"kept_as": kept_as})
         elif blank:
@@ -225,12 +225,15 @@ class Journal:
 
     @property
     def was_lost(self) -> bool:
-        """An earlier file was set aside or is gone, whatever was set since."""
-        return self.fact(SET_ASIDE_FACT) is not None
+        """An earlier file was set aside or is gone, whatever was set since. One that a version noted (as a text) which asked
+        for the node's section alone is over: what was set and measured since stands.
+        """
+        return isinstance(self.fact(SET_ASIDE_FACT), dict)
 
     def section_lost(self, scope: str = "node") -> bool:
         """An earlier file was lost, and none of that scope was set since: what its owner protects is not known."""
-        return self.was_lost and self.newest_section(scope) is None
+        lost = self.fact(SET_ASIDE_FACT) is not None if scope == "node" else self.was_lost
+        return lost and self.newest_section(scope) is None
 
     # -- sections ---------------------------------------------------------------------------------------------------
 
