@@ -76,7 +76,8 @@ class Journal:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.set_aside: Path | None = None
         in_use = _was_in_use(path)
-        if in_use and _is_without_content(path):
+        if in_use and _size_bytes(path) == 0:
+            # before SQLite sees it, which deletes the -wal file of an empty database
             self.set_aside = _put_aside(path)
         try:
             self.db = _opened(path)
@@ -89,7 +90,7 @@ class Journal:
         blank = self._is_blank()
         if self.set_aside is not None or (in_use and blank):
             kept_as = None if self.set_aside is None else str(self.set_aside)
-            self.set_fact(SET_ASIDE_FACT, kept_as or "gone", durably=True)
+            self.set_fact(SET_ASIDE_FACT, {"kept_as": kept_as, "at": utc_iso()}, durably=True)
             self._jump = "lost"
             self.write("JOURNAL_SET_ASIDE", {"kept_as": kept_as})
         elif blank:
@@ -224,12 +225,15 @@ class Journal:
 
     @property
     def was_lost(self) -> bool:
-        """An earlier file was set aside or is gone, whatever was set since."""
-        return self.fact(SET_ASIDE_FACT) is not None
+        """An earlier file was set aside or is gone, whatever was set since. One that a version noted (as a text) which asked
+        for the node's section alone is over: what was set and measured since stands.
+        """
+        return isinstance(self.fact(SET_ASIDE_FACT), dict)
 
     def section_lost(self, scope: str = "node") -> bool:
         """An earlier file was lost, and none of that scope was set since: what its owner protects is not known."""
-        return self.was_lost and self.newest_section(scope) is None
+        lost = self.fact(SET_ASIDE_FACT) is not None if scope == "node" else self.was_lost
+        return lost and self.newest_section(scope) is None
 
     # -- sections ---------------------------------------------------------------------------------------------------
 
@@ -360,19 +364,22 @@ def _object(text: Any, otherwise: dict[str, Any]) -> dict[str, Any]:
 
 
 def _was_in_use(path: Path) -> bool:
-    """Whether there was a journal before: what only comes after one is there, or what belongs to one."""
-    parts = (*_LATER, f"{path.name}-wal")
-    return any((path.parent / name).exists() for name in parts) or any(path.parent.glob(f"{path.name}.damaged-*"))
+    """Whether there was a journal before: what only comes after one is there, or what can only have been of one.
+
+    A -wal file beside its database tells nothing, since a first start that was killed leaves both, without a row. One whose
+    database is gone or empty was left by a loss: SQLite writes the database's first page before it makes a -wal.
+    """
+    alone = _size_bytes(path) == 0 and _size_bytes(path.with_name(path.name + "-wal")) > 0
+    made_later = any((path.parent / name).exists() for name in _LATER)
+    return alone or made_later or any(path.parent.glob(f"{path.name}.damaged-*"))
 
 
-def _is_without_content(path: Path) -> bool:
-    """Gone, or empty; a new database may have all of its content in its -wal file."""
+def _size_bytes(path: Path) -> int:
+    """0 where it is gone, too."""
     try:
-        size = path.stat().st_size
+        return path.stat().st_size
     except FileNotFoundError:
-        return True
-    wal = path.with_name(path.name + "-wal")
-    return size == 0 and not (wal.exists() and wal.stat().st_size)
+        return 0
 
 
 def _put_aside(path: Path) -> Path | None:

@@ -47,7 +47,7 @@ _TABLE = (
     Code(
         "PROTECTION_CONFIG_ERROR",
         "error",
-        "a protection section was refused; the one in force stays",
+        "a protection section was refused: the one in force stays; where that cannot be read any more all fleet work is held",
         "cotenant protection preview NODE FILE",
     ),
     Code("PROTECTION_ACTIVE", "info", "a rule became active"),

@@ -134,7 +134,7 @@ def reasons(unit: Unit, node: NodeView) -> tuple[Reason, ...]:
 
 def brakes(unit: Unit, node: NodeView) -> list[Reason]:
     """What the owner and the rules hold outright, whatever the work costs a program."""
-    found: list[Reason] = []
+    found: list[Reason] = list(node.unknown)
     if node.pause:
         found.append(Reason("PROTECTION_PAUSE", "the owner paused all fleet work (node.pause)", "set pause = false"))
     for rule in node.rules:

@@ -144,6 +144,8 @@ class RunView:
 class NodeView:
     mode: Mode = "moderate"
     pause: bool = False
+    unknown: tuple[Reason, ...] = ()
+    """Why all fleet work is held for a protection section of which nobody knows what it said."""
     gpu_jobs: GpuJobs = "when_no_gpu_protected"
     duty_device: DutyDevice = "gpu"
     rules: tuple[RuleView, ...] = ()

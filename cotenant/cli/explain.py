@@ -54,6 +54,8 @@ def _node(data: dict[str, Any]) -> Iterator[RenderableType]:
     yield f"{data['node']}: mode {data['mode']}, gpu_jobs {data['gpu_jobs']}" + (
         ", paused by its owner" if data["pause"] else ""
     )
+    for held in data.get("unknown_sections") or []:
+        yield f"all fleet work is held: {held['code']}: {held['why']}; next: {held['remedy']}"
     memory = data.get("memory") or {}
     yield f"memory: {memory.get('level')}: {memory.get('why')}"
     if not data["admits"]:

@@ -158,6 +158,10 @@ def state_parts(status: dict[str, Any]) -> Iterator[RenderableType]:
             ("section", f"version {status['section_version']}, mode {status['mode']}, gpu_jobs {status['gpu_jobs']}"),
             ("duty counts on", status["duty_device"]),
             ("owner's pause", "on: no fleet work at all" if status["pause"] else "off"),
+            *(
+                ("held", f"no fleet work at all: {held['code']}: {held['why']}; next: {held['remedy']}")
+                for held in status.get("unknown_sections") or []
+            ),
             ("memory", _memory_words(status.get("memory") or {})),
             ("run", _run_words(status.get("run"))),
         ]

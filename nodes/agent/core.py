@@ -332,7 +332,7 @@ class Agent:
         now_s = monotonic_s()
         run = self.runs.active
         seen = self.observer.node_view(self.section, how, now_s, run.view() if run is not None else None)
-        self.view = self.governing.applied(seen, how)
+        self.view = self.governing.applied(self.sections.said_in(seen), how)
         self.modules.builds.hold("; ".join(each.why for each in build_holds(self.view)) or None)
         self.enforcing.carry_out()
         self.enforcing.evict_for_memory()

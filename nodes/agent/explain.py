@@ -14,7 +14,7 @@ from policies.views import Reason
 if TYPE_CHECKING:
     from nodes.agent.core import Agent
 
-__all__ = ["explain"]
+__all__ = ["explain", "unknown_sections"]
 
 
 def explain(agent: Agent, job: int | None = None) -> dict[str, Any]:
@@ -30,7 +30,8 @@ def explain(agent: Agent, job: int | None = None) -> dict[str, Any]:
     return {
         "node": agent.node,
         "mode": node.mode,
-        "pause": node.pause,
+        "pause": agent.sections.owner_pause,
+        "unknown_sections": unknown_sections(agent),
         "gpu_jobs": node.gpu_jobs,
         "admits": agent.view.admits,
         "admits_why": agent.view.admits_why,
@@ -41,6 +42,11 @@ def explain(agent: Agent, job: int | None = None) -> dict[str, Any]:
         "flows": _flows(agent),
         "jobs": [_job(agent, each, live) for each in agent.jobs.registry.open_jobs()],
     }
+
+
+def unknown_sections(agent: Agent) -> list[dict[str, Any]]:
+    """Why all fleet work is held for a section that was lost or cannot be read, each with what to do."""
+    return reason_rows(agent.sections.unknown, {"NODE": agent.node})
 
 
 def _flows(agent: Agent) -> dict[str, Any] | None:

@@ -155,7 +155,7 @@ class Planner:
             agent.now_s(),
             RunView("plan", spec.rule, WorkSelector(spec.work), "grant", spec.off, spec.duty, spec.feed),
         )
-        view = agent.governing.applied(view, "event")
+        view = agent.governing.applied(agent.sections.said_in(view), "event")
         for item in work:
             unit = Unit(
                 "",

@@ -40,7 +40,7 @@ def preview(agent: Agent, text: str, scope: Scope) -> dict[str, Any]:
         }
     agent.observer.refresh(agent.now_s(), agent.trees())
     matches = agent.observer.matches(section)
-    held = _held(agent, what_if(agent, section, matches))
+    held = _held(agent, agent.sections.said_in(what_if(agent, section, matches), text, scope))
     return {
         "ok": True,
         "errors": [],

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from nodes.agent.certify import Certifier
 from nodes.agent.core import Agent
-from nodes.agent.explain import explain
+from nodes.agent.explain import explain, unknown_sections
 from nodes.agent.measure import Measurer
 from nodes.agent.plan import Planner
 from nodes.agent.preview import preview
@@ -115,7 +115,8 @@ class Verbs:
         node = agent.section.node
         return self.hello() | {
             "mode": node.mode,
-            "pause": node.pause,
+            "pause": agent.sections.owner_pause,
+            "unknown_sections": unknown_sections(agent),
             "gpu_jobs": node.gpu_jobs,
             "duty_device": node.duty_device,
             "rules": agent.observer.describe(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import resource
 import signal
@@ -12,14 +13,19 @@ import sys
 from pathlib import Path
 
 import pytest
+import rich.console
 
+from cotenant.cli.node import state_parts
 from nodes.agent.core import Agent
 from nodes.agent.governing import FACT
 from nodes.agent.process import take_lock
+from nodes.agent.verbs import Verbs
 from nodes.identity import boot_id
-from nodes.journal import Journal
+from nodes.journal import SET_ASIDE_FACT, Journal
+from policies.admission import admission
 from policies.governor import INITIAL
 from policies.kept import governor_kept
+from policies.views import Unit
 from tests.node.agent_rig import wait_for
 from tests.node.jobs_rig import state_of
 from tests.node.test_event_path import Node
@@ -111,7 +117,7 @@ def test_case_125_a_state_file_that_is_none_is_set_aside_and_nothing_runs_until_
         agent.start()
         agent.tick()
         assert agent.section.node.pause, f"start {start}: the strictest mode"
-        assert agent.view.pause
+        assert [each.code for each in agent.view.unknown] == ["JOURNAL_SET_ASIDE"] * 2
         (entry,) = agent.journal.entries(code="JOURNAL_SET_ASIDE")
         kept = Path(entry["data"]["kept_as"])
         assert kept.read_bytes() == content
@@ -131,10 +137,90 @@ def say_anew_what_is_protected(agent: Agent) -> None:
     agent.set_section(SECTION, "test")
     assert agent.section.node.pause
     assert agent.sections.lost == ["fleet"]
+    (held,) = agent.view.unknown
+    assert (held.code, "the fleet's section was lost" in held.why) == ("JOURNAL_SET_ASIDE", True)
     agent.set_section("", "test", scope="fleet")
     assert agent.sections.lost == []
     assert not agent.section.node.pause
     assert [rule.id for rule in agent.section.rules] == ["x"]
+
+
+def upgraded(tmp_path: Path, *, node_section: bool) -> Agent:
+    """The agent on a home whose journal a version set aside that knew of the node's section alone."""
+    agent = Agent(tmp_path / "home", "local", tmp_path / "none")
+    agent.journal.set_fact(SET_ASIDE_FACT, "/home/journal.sqlite.damaged-2025-01-01")
+    if node_section:
+        agent.set_section(SECTION, "test")
+    agent.journal.close()
+    agent.hub.close()
+    agent = Agent(tmp_path / "home", "local", tmp_path / "none")
+    agent.start()
+    agent.tick()
+    return agent
+
+
+def test_a_loss_that_an_earlier_version_noted_and_the_owner_mended_holds_nothing_after_an_upgrade(
+    tmp_path: Path,
+) -> None:
+    agent = upgraded(tmp_path, node_section=True)
+    assert not agent.section.node.pause
+    assert agent.view.unknown == ()
+    assert agent.certificates.forgotten is None, "nor is anything measured twice that one pass was enough for"
+    assert [rule.id for rule in agent.section.rules] == ["x"]
+    agent.journal.close()
+    agent.hub.close()
+
+
+def test_a_loss_that_an_earlier_version_noted_holds_until_the_nodes_section_is_set(tmp_path: Path) -> None:
+    agent = upgraded(tmp_path, node_section=False)
+    assert [each.why.split()[1] for each in agent.view.unknown] == ["node's"]
+    agent.set_section(SECTION, "test")
+    assert not agent.section.node.pause
+    assert agent.view.unknown == ()
+    agent.journal.close()
+    agent.hub.close()
+
+
+def test_work_held_for_a_lost_section_is_told_so_with_what_ends_it(tmp_path: Path) -> None:
+    folder = tmp_path / "home" / "nodes" / "local"
+    folder.mkdir(parents=True)
+    (folder / "key").write_bytes(b"k" * 32)
+    agent = Agent(tmp_path / "home", "local", tmp_path / "none")
+    agent.start()
+    agent.tick()
+    _says_what_was_lost(agent, "node", "cotenant protection set local FILE")
+    fleet = "cotenant protection set local FILE --fleet (an empty FILE where the fleet has none)"
+    _says_what_was_lost(agent, "fleet", fleet)
+
+    agent.set_section("[node]\npause = true\n", "test")
+    assert [each.code for each in admission(WORK, agent.view)] == ["JOURNAL_SET_ASIDE", "PROTECTION_PAUSE"]
+    assert Verbs(agent).status()["pause"] is True, "one who paused it is named beside what was lost"
+    agent.set_section("", "test")
+    _says_what_was_lost(agent, "fleet", fleet)
+    agent.set_section("", "test", scope="fleet")
+    assert admission(WORK, agent.view) == ()
+    assert Verbs(agent).explain()["unknown_sections"] == []
+    agent.journal.close()
+    agent.hub.close()
+
+
+WORK = Unit("", 1, "dev.example.sim", "run", device=False)
+
+
+def _says_what_was_lost(agent: Agent, scope: str, remedy: str) -> None:
+    """In ``status``, in ``explain``, and of work that waits."""
+    lost = f"the {scope}'s section was lost"
+    verbs = Verbs(agent)
+    for said in (verbs.status(), verbs.explain()):
+        assert said["pause"] is False, "no owner paused anything"
+        (row,) = [each for each in said["unknown_sections"] if lost in each["why"]]
+        assert (row["code"], row["remedy"]) == ("JOURNAL_SET_ASIDE", remedy)
+    shown = io.StringIO()
+    rich.console.Console(file=shown, width=400).print(*state_parts(verbs.status()), sep="\n")
+    assert f"JOURNAL_SET_ASIDE: {lost}" in shown.getvalue()
+    waits = admission(WORK, agent.view)
+    assert {each.code for each in waits} == {"JOURNAL_SET_ASIDE"}
+    assert any(lost in each.why for each in waits)
 
 
 @pytest.mark.parametrize("left", ["key", "jobs", "block.reserve", "journal.sqlite-wal", "journal.sqlite.damaged-then"])
@@ -197,6 +283,44 @@ def test_a_first_start_that_is_killed_is_no_loss(tmp_path: Path) -> None:
     (tmp_path / "key").write_bytes(b"k" * 32)  # the last thing that it did
     journal = Journal(tmp_path / "journal.sqlite")
     assert not journal.was_lost
+    journal.close()
+
+
+@pytest.mark.parametrize(
+    ("killed_at", "left"),
+    [
+        ("sqlite3.connect", {"journal.sqlite"}),
+        ("Journal.set_fact", {"journal.sqlite", "journal.sqlite-wal", "journal.sqlite-shm"}),
+    ],
+)
+def test_a_first_start_that_is_killed_before_it_kept_anything_is_no_loss(
+    tmp_path: Path, killed_at: str, left: set[str]
+) -> None:
+    code = (
+        "import os, sqlite3, sys\nfrom pathlib import Path\nfrom nodes.journal import Journal\n"
+        f"{killed_at} = lambda *_, **__: os.kill(os.getpid(), 9)\nJournal(Path(sys.argv[1]))\n"
+    )
+    path = tmp_path / "journal.sqlite"
+    killed = subprocess.run([sys.executable, "-c", code, str(path)], timeout=120)
+    assert killed.returncode == -signal.SIGKILL
+    assert {file.name for file in tmp_path.iterdir()} == left
+    for start in range(2):
+        journal = Journal(path)
+        assert not journal.was_lost, f"start {start}"
+        assert not journal.section_lost("node")
+        assert not journal.section_lost("fleet")
+        journal.close()
+
+
+def test_entries_beside_an_emptied_state_file_are_kept_and_it_counts_as_lost(tmp_path: Path) -> None:
+    """SQLite deletes the -wal of an empty database: what could be saved from it by hand would be gone."""
+    path = tmp_path / "journal.sqlite"
+    path.touch()
+    path.with_name("journal.sqlite-wal").write_bytes(b"of before")
+    journal = Journal(path)
+    assert journal.was_lost
+    assert journal.set_aside is not None
+    assert journal.set_aside.with_name(journal.set_aside.name + "-wal").read_bytes() == b"of before"
     journal.close()
 
 

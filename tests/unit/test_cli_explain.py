@@ -68,6 +68,16 @@ def test_a_node_with_its_rules_limits_and_jobs(cli: Cli, home: Path) -> None:
                 assert words in said.out
 
 
+def test_a_section_that_was_lost_is_said_with_what_to_do(cli: Cli, home: Path) -> None:
+    lost = REASON | {"code": "JOURNAL_SET_ASIDE", "why": "it was lost", "remedy": "cotenant protection set local FILE"}
+    with FakeAgent(home, explain=lambda job=None: NODE | {"unknown_sections": [lost]}).serving():
+        said = cli("explain")
+    assert (
+        "all fleet work is held: JOURNAL_SET_ASIDE: it was lost; next: cotenant protection set local FILE" in said.out
+    )
+    assert "paused by its owner" not in said.out
+
+
 def test_a_job_by_its_number(cli: Cli, home: Path) -> None:
     with FakeAgent(home, explain=answer).serving():
         said = cli("explain", "7")

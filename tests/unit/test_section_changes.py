@@ -12,6 +12,8 @@ from policies.refusal import Refused
 from policies.section import Section, SectionErrors, parse_section
 from policies.section.changes import changes, warnings
 from policies.section.effective import effective, for_sources
+from policies.units import brakes
+from policies.views import NodeView, Unit
 
 GAME = '[[rule]]\nid = "game"\nmatch = { name = "game" }\nevict = true\n'
 TRAINER = '[[rule]]\nid = "trainer"\nmatch = { name = "t" }\npause_fleet = true\n'
@@ -114,7 +116,18 @@ def test_a_bad_section_leaves_the_one_in_force(journal: Journal) -> None:
 
 def test_a_section_that_this_version_cannot_read_pauses_everything(journal: Journal) -> None:
     journal.add_section("[node]\nfrom_the_future = 1\n", "x", "me", "fleet")
-    assert Sections(journal).in_force.node.pause
+    sections = Sections(journal)
+    assert sections.in_force.node.pause
+    assert not sections.owner_pause, "nor does anybody find a pause to take back"
+    view = sections.said_in(NodeView(pause=sections.in_force.node.pause))
+    (why,) = brakes(Unit("a", 1, "dev.example.sim", "run", device=False), view)
+    assert why.code == "PROTECTION_CONFIG_ERROR"
+    assert "the fleet's section (version 1)" in why.why
+    assert "from_the_future" in why.why
+    assert "cotenant protection set NODE FILE --fleet" in why.remedy
+    node_too = sections.said_in(view, "[node]\npause = true\n", "node")
+    assert len(brakes(Unit("a", 1, "dev.example.sim", "run", device=False), node_too)) == 2
+    assert sections.said_in(NodeView(), "", "fleet").unknown == (), "what a preview of one that can be read shows"
 
 
 def test_unknown_versions_and_scopes_are_refused(journal: Journal) -> None:
