@@ -157,10 +157,10 @@ class Subject:
         ]
 
     async def fingerprint(self, rule: str) -> Fingerprint:
-        """Hashing a large executable takes a while, so it is done in a thread."""
+        """Hashing a large executable takes a while, and so may asking for the GPUs, so it is done in a thread."""
         observer = self.agent.observer
         processes = None if observer.program_unknown(rule) else observer.processes(rule)
-        return await asyncio.to_thread(read_fingerprint, processes)
+        return await asyncio.to_thread(read_fingerprint, processes, wait=True)
 
 
 def _how_to_have(item: dict[str, Any]) -> str:
