@@ -22,10 +22,11 @@ __all__ = ["Replaced", "bytes_to_hash", "read_fingerprint", "replaced_scripts"]
 START_TAKES_S = 2.0
 
 
-def read_fingerprint(processes: Sequence[Mapping[str, Any]] | None) -> Fingerprint:
+def read_fingerprint(processes: Sequence[Mapping[str, Any]] | None, *, wait: bool = False) -> Fingerprint:
     """This node and the program that these processes (``{pid, start_ticks, exe, argv}``) run. Reads whole files: call it in a thread.
 
-    None: which processes are the program cannot be told. One that has ended meanwhile is none of them.
+    None: which processes are the program cannot be told. One that has ended meanwhile is none of them. ``wait``: for the GPUs'
+    driver, where their list has changed and it is being asked (see ``gpus``).
 
     The executable is read from the process itself, so it is what runs, whatever lies under its path by now or in this mount
     namespace. Where it is an interpreter the script is the argument that names its file, as that process would find it; None where
@@ -50,7 +51,7 @@ def read_fingerprint(processes: Sequence[Mapping[str, Any]] | None) -> Fingerpri
         if not _ended(process):
             programs[repr(program)] = program
     found = None if processes is None else tuple(programs[key] for key in sorted(programs))
-    return Fingerprint(**hardware(), gpus=gpus(), agent_version=VERSION, program=found)
+    return Fingerprint(**hardware(), gpus=gpus(wait=wait), agent_version=VERSION, program=found)
 
 
 def bytes_to_hash(processes: Sequence[Mapping[str, Any]] | None) -> int:

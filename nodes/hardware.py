@@ -6,6 +6,8 @@ import contextlib
 import os
 import platform
 import re
+import threading
+import time
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from typing import Any
 from nodes.meters.nvml_probe import Inventory, Probe, nvidia_present, probe_now
 from policies.certificate import Gpu
 
-__all__ = ["gpus", "hardware"]
+__all__ = ["gpus", "gpus_are_asked", "hardware"]
 
 
 OS_RELEASE = (Path("/etc/os-release"), Path("/usr/lib/os-release"))
@@ -68,44 +70,91 @@ def _device_list() -> tuple[str, ...]:
     return tuple(found)
 
 
+# Over a changed list the driver is asked for so long, anew where it did not answer; nothing waits longer for it.
+ASK_WITHIN_S = 25.0
+# The first asking makes what a driver makes when it is first asked for; with that there, asking changes nothing.
+FIRST_ASKINGS = 3
+
+# Asked from the loop and from threads that read a fingerprint. Never held while anything waits.
+_lock = threading.Lock()
 _known_gpus: dict[tuple[str, ...], tuple[Gpu, ...]] = {}
 _probes: dict[tuple[str, ...], Probe] = {}
+_asked_since_s: list[float] = []  # one: since when the list is another one than the known
 
 
-def gpus() -> tuple[Gpu, ...] | None:
+def gpus(*, wait: bool = False) -> tuple[Gpu, ...] | None:
     """Name, UUID, memory and driver of each NVIDIA GPU; () where there is no driver, None where it cannot be asked.
 
     Asked in a child process, and once it has answered again only when the list of devices or the loaded driver changed. That
-    is not waited for: None until it has answered.
+    is not waited for (None, while ``gpus_are_asked``), but for ``wait``: in a thread, at most ``ASK_WITHIN_S`` long.
     """
+    found = _gpus()
+    while wait and found is None and gpus_are_asked():
+        time.sleep(0.02)
+        found = _gpus()
+    return found
+
+
+def gpus_are_asked() -> bool:
+    """Whether the list of devices changed, and what they are now is being asked: not known yet, which is not another machine."""
+    with _lock:
+        return bool(_asked_since_s) and time.monotonic() - _asked_since_s[0] <= ASK_WITHIN_S
+
+
+def _gpus() -> tuple[Gpu, ...] | None:
     devices = _device_list()
-    if devices in _known_gpus:
-        return _known_gpus[devices]
+    with _lock:
+        if devices in _known_gpus:
+            _asked_since_s.clear()
+            return _known_gpus[devices]
+        known_others = bool(_known_gpus)
     if not nvidia_present():
+        with _lock:
+            _asked_since_s.clear()
         return ()
-    inventory = _asked_again(devices) if _known_gpus else probe_now()
-    if inventory is None:
-        return None
+    return _asked_again(devices) if known_others else _asked_first()
+
+
+def _asked_first() -> tuple[Gpu, ...] | None:
+    """What the driver says, waited for. After a boot the first asking loads the driver and makes the devices' nodes."""
+    for _ in range(FIRST_ASKINGS):
+        devices = _device_list()
+        inventory = probe_now()
+        if inventory.why is not None:
+            return () if inventory.library_missing else None
+        if _device_list() == devices:
+            return _keep(devices, inventory)
+    return None
+
+
+def _asked_again(devices: tuple[str, ...]) -> tuple[Gpu, ...] | None:
+    """What the driver says of another list of devices; None while it is asked, in the midst of a tick."""
+    with _lock:
+        if not _asked_since_s:
+            _asked_since_s.append(time.monotonic())
+        if devices not in _probes:
+            _probes.clear()
+            _probes[devices] = Probe()
+        inventory = _probes[devices].poll()
+        if inventory is None:
+            return None
+        del _probes[devices]
     if inventory.why is not None:
         return () if inventory.library_missing else None
+    # of a list that changed while it was asked for it is not told which of the two the answer is of
+    return _keep(devices, inventory) if _device_list() == devices else None
+
+
+def _keep(devices: tuple[str, ...], inventory: Inventory) -> tuple[Gpu, ...]:
     found = tuple(
         Gpu(name=each.name, uuid=each.uuid, memory_bytes=each.memory_bytes, driver=inventory.driver)
         for each in inventory.devices
     )
-    _known_gpus.clear()
-    _known_gpus[devices] = found
+    with _lock:
+        _known_gpus.clear()
+        _known_gpus[devices] = found
+        _asked_since_s.clear()
     return found
-
-
-def _asked_again(devices: tuple[str, ...]) -> Inventory | None:
-    """What the driver says of another list of devices; None while it is asked, in the midst of a tick."""
-    if devices not in _probes:
-        _probes.clear()
-        _probes[devices] = Probe()
-    answer = _probes[devices].poll()
-    if answer is not None:
-        del _probes[devices]
-    return answer
 
 
 def hardware() -> dict[str, Any]:

@@ -274,13 +274,13 @@ class Journal:
             )
 
     def run(self, run: str) -> dict[str, Any] | None:
-        row = self.db.execute("SELECT record FROM runs WHERE run = ?", (run,)).fetchone()
-        return json.loads(row["record"]) if row else None
+        row = self.db.execute("SELECT * FROM runs WHERE run = ?", (run,)).fetchone()
+        return _kept_run(row) if row else None
 
     def runs(self, limit: int | None = None) -> list[dict[str, Any]]:
         """Newest first; all of them unless ``limit`` is given: an old failure still binds."""
-        rows = self.db.execute("SELECT record FROM runs ORDER BY started_at DESC LIMIT ?", (limit or -1,)).fetchall()
-        return [json.loads(row["record"]) for row in rows]
+        rows = self.db.execute("SELECT * FROM runs ORDER BY started_at DESC LIMIT ?", (limit or -1,)).fetchall()
+        return [_kept_run(row) for row in rows]
 
     def put_block(self, run: str, number: int, row: Mapping[str, Any]) -> None:
         """A block is written once, durably; a second row for the same number is an error, never an overwrite."""
@@ -353,6 +353,16 @@ def _opened(path: Path) -> sqlite3.Connection:
             raise sqlite3.DatabaseError("its text is damaged") from error
         raise
     return db
+
+
+def _kept_run(row: sqlite3.Row) -> dict[str, Any]:
+    """Of a record that was damaged its name, when it began and whether it is open are left, whatever else it lacks."""
+    found = _object(row["record"], {}) | {"run": row["run"]}
+    if not isinstance(found.get("started_at"), str):
+        found["started_at"] = row["started_at"]
+    if found.get("state") not in ("open", "ended"):
+        found["state"] = row["state"]
+    return found
 
 
 def _object(text: Any, otherwise: dict[str, Any]) -> dict[str, Any]:

@@ -219,7 +219,7 @@ class Mirror:
                 store.sync_run(self._engine, record)
                 if record.get("certificate"):
                     store.put_certificate(self._engine, record["certificate"])
-            except (Refused, LookupError, TypeError, ValueError, StatementError) as error:
+            except (Refused, LookupError, TypeError, ValueError, AttributeError, StatementError) as error:
                 if _may_pass(error):
                     raise  # the next step copies it
                 log.warning("run %s was not copied: %s", run, error)

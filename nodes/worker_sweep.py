@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -138,10 +138,10 @@ class Sweep:
                 record = await anyio.to_thread.run_sync(
                     lambda name: self.agent.call("run_show", _timeout_s=AGENT_TIMEOUT_S, run=name), run
                 )
-                newest = (record.get("driven_by") or [record.get("flow_run_id")])[-1]
-                if not newest:
+                newest = _driven_by(record)
+                if newest is None:
                     continue
-                flow_run = await client.read_flow_run(UUID(newest))
+                flow_run = await client.read_flow_run(newest)
                 if flow_run.state is not None and flow_run.state.is_cancelled():
                     await anyio.to_thread.run_sync(lambda name: self.agent.call("run_abort", run=name), run)
         except (AgentUnreachable, Refused, ObjectNotFound) as error:
@@ -178,3 +178,11 @@ class Sweep:
             return  # it was cancelled or given to another flow run meanwhile, or the store is away: the next sweep sees
         elif not await self.states.put_back(client, flow_run_id, why):
             await self.batches.give_up(row, f"{why}; it was put back often enough")
+
+
+def _driven_by(record: Mapping[str, Any]) -> UUID | None:
+    """The flow run that drove a run last; None: none did, or the record is damaged and names none."""
+    try:
+        return UUID((record.get("driven_by") or [record.get("flow_run_id")])[-1])
+    except (ValueError, TypeError, AttributeError, KeyError):
+        return None

@@ -11,6 +11,7 @@ from typing import Any
 
 from prefect.artifacts import create_image_artifact, create_markdown_artifact, create_table_artifact
 
+from policies.harness.kept import WHY_DAMAGED
 from policies.harness.sweep import Asked, Finished, Level, PastLevel, next_step
 from policies.refusal import Refused
 from policies.report.sweep import SweepReport, sweep_markdown, sweep_report
@@ -55,12 +56,14 @@ def report_of(agent: Agent, sweep: str, notes: Sequence[str] = ()) -> SweepRepor
         Refused: the agent knows no level of it.
     """
     rows = agent.call("run_list", limit=RUNS_LOOKED_AT)
-    runs = [row["run"] for row in rows if isinstance(row.get("sweep"), Mapping) and row["sweep"]["sweep"] == sweep]
+    of_it = [row for row in rows if isinstance(row.get("sweep"), Mapping) and row["sweep"].get("sweep") == sweep]
+    runs = [row["run"] for row in of_it if not row.get("damaged")]
+    left_out = [f"run {row['run']} is left out: {WHY_DAMAGED}" for row in of_it if row.get("damaged")]
     if not runs:
         raise Refused(
             "SWEEP_UNKNOWN", f"sweep {sweep}", "this node has run no level of it", "cotenant protection ab list"
         )
-    return sweep_report([agent.call("run_show", run=run) for run in runs], notes)
+    return sweep_report([agent.call("run_show", run=run) for run in runs], [*notes, *left_out])
 
 
 def publish_sweep(report: SweepReport, folder: Path) -> dict[str, str]:

@@ -189,7 +189,7 @@ def _list(rows: list[dict[str, Any]]) -> Iterator[RenderableType]:
                 row["work"],
                 row.get("duty"),
                 row.get("kind"),
-                row.get("ending") or row["state"],
+                (row.get("ending") or row["state"]) + (" (damaged)" if row.get("damaged") else ""),
                 when(row.get("started_at")),
                 when(row.get("ended_at")),
             )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from nodes.agent.certificate_ages import CertificateAges
 from nodes.clock import utc_now
 from nodes.fingerprint import bytes_to_hash, read_fingerprint
+from nodes.hardware import gpus_are_asked
 from nodes.journal import Journal
 from nodes.restored import forgotten
 from policies.certificate import Certificate, Fingerprint, Validity, admits, check_digest, validity
@@ -83,6 +84,7 @@ class InForceCertificates:
         found: list[InForce] = []
         lapsed: dict[str, str] = {}
         prints: dict[str, Fingerprint | None] = {}
+        asking: set[str] = set()
         section = self.agent.section
         unkept = [f"how run {run} ended" for run in self.agent.unsettled] + [
             f"what run {run} measured" for run in self.agent.runs.unkept
@@ -98,7 +100,14 @@ class InForceCertificates:
             seen = max(now, self.agent.certificates.ages.seen(each.certificate))
             dated = each.certificate.issued_at <= now and seen < each.certificate.expires_at
             if dated and rule not in prints:
+                asked = gpus_are_asked()  # also before: the answer may come between the two
                 prints[rule] = self._fingerprint(rule)
+                if _lacks_gpus(prints[rule]) and (asked or gpus_are_asked()):
+                    asking.add(rule)
+            if dated and rule in asking:
+                # a valid one is not stale for that, and none is in force until the same GPUs are seen
+                lapsed[rule] = "the list of GPUs changed, and their driver is being asked which they are"
+                continue
             state = self._validity(each, prints.get(rule), dated=dated)
             self._tell(each, state)
             admitted = admits(each.certificate, state, accept_demonstration=section.node.accept_demonstration)
@@ -163,6 +172,10 @@ class InForceCertificates:
             self._hashing[rule] = threading.Thread(target=read_fingerprint, args=(processes,), daemon=True)
             self._hashing[rule].start()
         return None
+
+
+def _lacks_gpus(fingerprint: Fingerprint | None) -> bool:
+    return fingerprint is not None and fingerprint.gpus is None
 
 
 def _off_rate(journal: Journal, run: str) -> float | None:

@@ -12,6 +12,7 @@ from nodes.agent.revoking import settle
 from nodes.clock import monotonic_s, utc_iso
 from nodes.identity import ProcessId, liveness
 from policies.certificate import Fingerprint, other_program
+from policies.harness.kept import WHY_DAMAGED, is_damaged
 from policies.harness.rows import BlockRow, Order
 from policies.harness.schedule import coin
 from policies.harness.spec import RunSpec
@@ -36,6 +37,8 @@ SKIPPED_AT_MOST = 3
 OTHER_PROGRAM_FOR_S = 30.0
 # A journal that takes nothing (a full disk) is asked again so often.
 KEEP_AGAIN_S = 2.0
+# What a run's record must have, so that it can be told whether it goes on under the same.
+_COMPARED = {"fingerprint", "work", "section_digest", "agent_version"}
 
 
 class Measurer:
@@ -58,6 +61,10 @@ class Measurer:
         runs = self.agent.runs
         runs.check_free(run, holder)
         old = self.agent.journal.run(run)
+        if old is not None and old["state"] == "open" and (is_damaged(old) or not old.keys() >= _COMPARED):
+            raise Refused(
+                "RUN_CHANGED", f"run {run}", f"it cannot go on: {WHY_DAMAGED}", "start a new run", {"changed": []}
+            )
         facts = await self.subject.facts(spec, old)
         if old is None:
             await self.planner.plan(spec, holder)
@@ -265,18 +272,18 @@ class Measurer:
         if name is None:
             return None
         record = self.agent.runs.record(name)
-        states = [row["state"] for row in record["blocks"]]
+        states = [row.get("state") for row in record["blocks"]]
         running = active is not None and active.run == name
         return {
             "run": name,
-            "spec": record["spec"],
+            "spec": record.get("spec"),
             "state": record["state"],
-            "ending": record["ending"],
-            "reason": record["reason"],
+            "ending": record.get("ending"),
+            "reason": record.get("reason"),
             "now": active.now.as_dict() if running and active is not None else None,
             "counted": states.count("counted"),
             "left_out": len(states) - states.count("counted"),
-            "looks": record["looks"],
-            "reference": record["reference"],
-            "flow_run_id": record["flow_run_id"],
+            "looks": record.get("looks") or [],
+            "reference": record.get("reference"),
+            "flow_run_id": record.get("flow_run_id"),
         }

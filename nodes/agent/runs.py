@@ -7,6 +7,7 @@ section, program, work and agent.
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -20,6 +21,7 @@ from nodes.identity import ProcessId, liveness
 from nodes.journal import Journal
 from nodes.restored import forgotten
 from policies.certificate.repetition import HARM
+from policies.harness.kept import DAMAGED, WHY_DAMAGED, asked_of, came_when
 from policies.harness.rows import BlockRow, Order
 from policies.harness.schedule import coin
 from policies.harness.shown import harm_shown, understood
@@ -29,6 +31,8 @@ from policies.harness.verdict import Ending
 from policies.refusal import Refused
 
 __all__ = ["ENDINGS", "ActiveRun", "Now", "Reservation", "Runs"]
+
+log = logging.getLogger(__name__)
 
 # An open run may be resumed after a crash or a reboot; after this long without a driver nobody will.
 STALE_AFTER = timedelta(hours=24)
@@ -162,12 +166,12 @@ class Runs:
                 "RUN_ENDED", f"run {run}", f"it ended: {old['ending']}", "start a new run", {"ending": old["ending"]}
             )
         changed = []
-        if old["spec"] != spec.model_dump():
-            before = old["spec"]
+        if old.get("spec") != spec.model_dump():
+            before = asked_of(old)
             changed += [f"{k}: {before.get(k)} → {v}" for k, v in spec.model_dump().items() if before.get(k) != v]
         for key in ("section_digest", "agent_version", "work"):
-            if old[key] != facts[key]:
-                changed.append(f"{key}: {old[key]} → {facts[key]}")
+            if old.get(key) != facts[key]:
+                changed.append(f"{key}: {old.get(key)} → {facts[key]}")
         changed += facts.get("fingerprint_differences", [])
         if changed:
             raise Refused(
@@ -217,16 +221,24 @@ class Runs:
         """
         ended = []
         lost = forgotten(self.journal)
-        for record in self.journal.runs():
-            driven = self.active is not None and self.active.run == record["run"]
-            age = utc_now() - datetime.fromisoformat(record["driven_at"])
-            copied = lost is not None and record["run"] in lost.known
-            if record["state"] == "open" and not driven and (copied or age > STALE_AFTER):
+        for run in self.left_open():
+            record = self.journal.run(run) or {}
+            driven_at = came_when(record, ("driven_at", "came_at", "started_at"))
+            copied = lost is not None and run in lost.known
+            if not copied and driven_at is not None and utc_now() - driven_at <= STALE_AFTER:
+                continue
+            reason = "no process has driven it for a day"
+            if lost is not None and copied:
+                reason = lost.why
+            elif driven_at is None:
+                reason = f"when it was driven last cannot be told: {WHY_DAMAGED}"
+            try:
                 ending, why = self._harm_shown(record) or ("interrupted", "")
-                reason = lost.why if lost is not None and copied else "no process has driven it for a day"
-                reason += f"; {why}" if why else ""
-                self.end(record["run"], ending, reason, None)
-                ended.append(record["run"])
+                self.end(run, ending, reason + (f"; {why}" if why else ""), None)
+            except DAMAGED as error:  # it stays open, and costs the others nothing
+                log.error("run %s, which nobody drives any more, cannot be ended, %s: %s", run, WHY_DAMAGED, error)
+                continue
+            ended.append(run)
         return ended
 
     def left_open(self) -> list[str]:
@@ -254,7 +266,7 @@ class Runs:
     def reached_look(self, record: dict[str, Any]) -> bool:
         """Whether so many blocks count that it could be judged: who stops it then has seen something, kept look or not."""
         try:
-            first = RunSpec.model_validate(record["spec"]).first_look
+            first = RunSpec.model_validate(record.get("spec")).first_look
         except ValueError:
             first = FIRST_LOOK
         return len(counted(understood(self.journal.blocks(record["run"])))) >= first
@@ -278,9 +290,8 @@ class Runs:
     def _after_all(self) -> str:
         """Now, but later than all that any run's record holds: which run came first stands, whatever the wall clock is set to."""
         if self._newest_at is None:
-            records = self.journal.runs()
-            kept = [r.get("came_at") or r.get("ended_at") or r.get("driven_at") or r["started_at"] for r in records]
-            self._newest_at = max((datetime.fromisoformat(at) for at in kept), default=datetime.fromtimestamp(0, UTC))
+            kept = [when for record in self.journal.runs() if (when := came_when(record)) is not None]
+            self._newest_at = max(kept, default=datetime.fromtimestamp(0, UTC))
         self._newest_at = max(utc_now(), self._newest_at + timedelta(microseconds=1))
         return utc_iso(self._newest_at)
 
@@ -308,7 +319,13 @@ class Runs:
         """A block that was begun and has no row (the agent died in it) becomes a row that says it was cut."""
         self.keep_unkept(run)
         begun = (self.journal.run(run) or {}).get("begun")
-        if begun is None or begun["number"] in self.journal.block_numbers(run):
+        if (
+            not isinstance(begun, dict)
+            or not isinstance(begun.get("number"), int)
+            or begun.get("order") not in get_args(Order)
+        ):
+            return  # none was, or the record is damaged and does not say which
+        if begun["number"] in self.journal.block_numbers(run):
             return
         left = Left.of((self.journal.run(run) or {}).get("left"))
         if left is not None and left.ended():
@@ -355,7 +372,7 @@ class Runs:
         left = Left.of(record.get("left"))
         if left is not None and left.arm == "on" and left.ended():
             number = self.next_number(run)
-            self._keep_death(run, number, coin((record.get("spec") or {}).get("seed", 0), number), left)
+            self._keep_death(run, number, coin(asked_of(record).get("seed", 0), number), left)
 
     def _keep_death(self, run: str, number: int, order: Order, left: Left) -> None:
         ended = left.ended()

@@ -11,6 +11,7 @@ from nodes.fingerprint import read_fingerprint
 from nodes.unbound_code import unbound_code
 from policies.certificate import Fingerprint, differences
 from policies.harness.attempts import attempts_before
+from policies.harness.kept import asked_of
 from policies.harness.spec import RunSpec
 from policies.refusal import Refused
 from policies.section import Rule, digest
@@ -157,10 +158,10 @@ class Subject:
         ]
 
     async def fingerprint(self, rule: str) -> Fingerprint:
-        """Hashing a large executable takes a while, so it is done in a thread."""
+        """Hashing a large executable takes a while, and so may asking for the GPUs, so it is done in a thread."""
         observer = self.agent.observer
         processes = None if observer.program_unknown(rule) else observer.processes(rule)
-        return await asyncio.to_thread(read_fingerprint, processes)
+        return await asyncio.to_thread(read_fingerprint, processes, wait=True)
 
 
 def _how_to_have(item: dict[str, Any]) -> str:
@@ -171,9 +172,11 @@ def _how_to_have(item: dict[str, Any]) -> str:
 
 def _newest(runs: list[dict[str, Any]], spec: RunSpec, kind: str) -> dict[str, Any] | None:
     for run in runs:
-        asked = run.get("spec")
-        if not isinstance(asked, dict):
-            continue  # a damaged record hides no other
-        if (asked.get("kind"), asked.get("rule")) == (kind, spec.rule) and run["state"] == "ended" and run["verdict"]:
-            return {"run": run["run"], "ended_at": run["ended_at"], "ending": run["ending"], "verdict": run["verdict"]}
+        asked, verdict = asked_of(run), run.get("verdict")
+        ended_at, ending = run.get("ended_at"), run.get("ending")
+        if (asked.get("kind"), asked.get("rule")) != (kind, spec.rule) or run.get("state") != "ended":
+            continue
+        if verdict and isinstance(verdict, dict) and isinstance(ended_at, str) and isinstance(ending, str):
+            return {"run": run["run"], "ended_at": ended_at, "ending": ending, "verdict": verdict}
+        # a damaged record hides no other
     return None

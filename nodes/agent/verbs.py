@@ -26,6 +26,7 @@ from nodes.rpc import Peer, Verb
 from nodes.sources.probe import Owner
 from policies.build_holds import build_holds
 from policies.doctor import Gpu, judge_machine, lacking
+from policies.harness.kept import run_row
 from policies.harness.rows import Order
 from policies.harness.spec import RunSpec
 from policies.refusal import Refused
@@ -33,8 +34,6 @@ from policies.section import SectionErrors, digest
 from policies.version import AGENT_PROTOCOL, VERSION
 
 __all__ = ["Verbs"]
-
-_MORE_OF_A_RUN = ("certificate", "certificate_refused_for", "flow_run_id", "driven_by", "section_digest", "sweep")
 
 EVENTS_BYTES = 1 << 19
 # In ``status``; ``job_list`` has all.
@@ -375,13 +374,7 @@ class Verbs:
 
     def run_list(self, limit: int = 50) -> list[dict[str, Any]]:
         _check_limit(limit)
-        keys = ("run", "state", "ending", "reason", "started_at", "ended_at")
-        return [
-            {key: record[key] for key in keys}
-            | {key: record["spec"][key] for key in ("rule", "work", "duty", "kind")}
-            | {key: record.get(key) for key in _MORE_OF_A_RUN}
-            for record in self.agent.journal.runs(limit)
-        ]
+        return [run_row(record) for record in self.agent.journal.runs(limit)]
 
 
 def _holder(peer: Peer, raw: dict[str, Any]) -> ProcessId:

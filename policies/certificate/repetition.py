@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
+from policies.harness.kept import DAMAGED, WHY_DAMAGED, asked_of, came_when
 from policies.harness.spec import RunSpec
 from policies.harness.verdict import PASS
 from policies.instants import aware_utc
@@ -37,8 +38,6 @@ PASSES_WITHIN = timedelta(days=14)
 PASSES_OWED = 2
 NEAR_DUTY = 0.05
 _SAME_DUTY = 1e-9
-# What a record raises that is of another version, or damaged.
-_DAMAGED = (ValueError, KeyError, TypeError, AttributeError)
 _SAME_MARGIN = 1e-9
 
 Record = Mapping[str, Any]
@@ -163,8 +162,7 @@ def standing(run: PastRun | Record, others: Iterable[PastRun | Record], forgotte
     in_row: list[PastRun] = []
     for past in [*(each for when, each in before if when <= this.came_at), this]:
         if not isinstance(past, PastRun):
-            what = "its record is damaged or of another version"
-            owed, in_row = f"how run {past.get('run')} of the same rule ended cannot be told ({what})", []
+            owed, in_row = f"how run {past.get('run')} of the same rule ended cannot be told ({WHY_DAMAGED})", []
             continue
         if past.kind != "ab" or past.rule != this.rule or not _same_work(past, this):
             continue
@@ -226,25 +224,19 @@ def _unread(runs: Iterable[PastRun | Record]) -> list[Record]:
             continue
         try:
             list(_read([run]))
-        except _DAMAGED:
+        except DAMAGED:
             found.append(run)
     return found
 
 
 def _rule_of(run: Record) -> str | None:
-    spec = run.get("spec")
-    rule = spec.get("rule") if isinstance(spec, Mapping) else None
+    rule = asked_of(run).get("rule")
     return rule if isinstance(rule, str) else None
 
 
 def _when(run: Record) -> datetime:
     """When a record that cannot be understood came, as far as it says; else before all others."""
-    for key in ("came_at", "ended_at", "driven_at", "started_at"):
-        try:
-            return aware_utc(datetime.fromisoformat(str(run.get(key))))
-        except ValueError:
-            continue
-    return datetime.min.replace(tzinfo=UTC)
+    return came_when(run) or datetime.min.replace(tzinfo=UTC)
 
 
 def revocations(run: PastRun | Record, certificates: Sequence[Certificate]) -> list[Certificate]:
@@ -255,7 +247,7 @@ def revocations(run: PastRun | Record, certificates: Sequence[Certificate]) -> l
     """
     try:
         past = _past(run)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except DAMAGED:
         return _all_of_its_rule(run, certificates)
     if past.kind != "ab" or past.ending not in HARM:
         return []
@@ -316,7 +308,7 @@ def _ended(runs: Iterable[PastRun | Record]) -> Iterable[PastRun]:
     for run in runs:
         try:
             yield from _read([run])
-        except _DAMAGED:
+        except DAMAGED:
             continue
 
 

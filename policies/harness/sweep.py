@@ -17,6 +17,7 @@ from itertools import pairwise
 from typing import Any
 
 from policies.harness.hours import Hours
+from policies.harness.kept import DAMAGED
 from policies.harness.spec import RunSpec
 from policies.harness.verdict import PASS
 from policies.refusal import Refused
@@ -83,31 +84,42 @@ class PastLevel:
     started_at: str
     flow_run_id: str | None
     driven_by: tuple[str, ...] = ()
+    damaged: bool = False
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> PastLevel | None:
-        """From a row of ``run_list`` or a RunRecord; None for a run that belongs to no sweep."""
+        """From a row of ``run_list`` or a RunRecord; None for a run that belongs to no sweep, or of which that cannot be told.
+
+        One that is damaged passed nothing and goes on with nothing: its sweep is over.
+        """
         sweep = row.get("sweep")
         if not isinstance(sweep, Mapping):
             return None
         asked = row.get("spec") or row
         certificate = row.get("certificate") or {}
+        damaged = bool(row.get("damaged"))
+        try:
+            index = int(sweep["index"])
+            name, level, digest = str(sweep["sweep"]), float(sweep["levels"][index]), str(sweep["asked"])
+        except (*DAMAGED, IndexError):
+            return None
         return cls(
             run=str(row["run"]),
-            sweep=str(sweep["sweep"]),
-            index=int(sweep["index"]),
-            level=float(sweep["levels"][int(sweep["index"])]),
-            asked=str(sweep["asked"]),
+            sweep=name,
+            index=index,
+            level=level,
+            asked=digest,
             rule=str(asked["rule"]),
             work=str(asked["work"]),
-            state=str(row["state"]),
-            ending=row.get("ending"),
-            certificate=certificate.get("certificate"),
+            state="ended" if damaged else str(row["state"]),
+            ending="damaged" if damaged else row.get("ending"),
+            certificate=None if damaged else certificate.get("certificate"),
             refused_for=row.get("certificate_refused_for"),
             section_digest=row.get("section_digest"),
             started_at=str(row["started_at"]),
             flow_run_id=row.get("flow_run_id"),
             driven_by=tuple(str(each) for each in row.get("driven_by") or ()),
+            damaged=damaged,
         )
 
     @property
@@ -204,7 +216,12 @@ def next_step(
     The newest sweep of the same levels and windows goes on where nothing changed; else a new one begins, and names those
     before it for the same rule and work.
     """
-    levels = [each for each in past if each.rule == asked.rule and each.work == asked.work]
+    # the digest is of rule and work, too: a damaged record may have lost those
+    levels = [
+        each
+        for each in past
+        if (each.rule, each.work) == (asked.rule, asked.work) or (each.damaged and each.asked == asked.digest)
+    ]
     earlier = _names(levels)
     mine = [each for each in levels if each.asked == asked.digest]
     if not mine:

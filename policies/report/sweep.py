@@ -88,7 +88,9 @@ def sweep_report(records: Sequence[Record], notes: Sequence[str] = ()) -> SweepR
     first = records[0]
     about, spec = first["sweep"], first["spec"]
     rows = [_row(level, record) for level, record in pairs if level is not None]
-    rows += [_not_run(float(level)) for level in about["levels"][len(rows) :]]
+    shown = {level.index for level in levels}
+    rows += [_not_run(float(level)) for index, level in enumerate(about["levels"]) if index not in shown]
+    rows.sort(key=lambda row: row.level)
     state, certified = _state(levels, len(about["levels"])), certified_level(levels)
     repeat_of = tuple(dict.fromkeys(each for _, record in pairs for each in record["sweep"].get("repeat_of") or ()))
     return SweepReport(

@@ -292,6 +292,10 @@ class ProgressTrack:
         """Median duration of the newest steps; several events read at once are one step."""
         return statistics.median(span for span, _ in self._steps) if self._steps else None
 
+    def newest_steps_s(self, count: int) -> list[float]:
+        """Durations of the newest steps, at most so many."""
+        return [span for span, _ in list(self._steps)[-count:]]
+
     @property
     def longest_step_s(self) -> float | None:
         return max((span for span, _ in self._steps), default=None)

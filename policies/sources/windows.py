@@ -6,6 +6,7 @@ A source that flushes its lines in bursts tells in a short window when it flushe
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import dataclass
 
 from policies.sources.progress import ProgressTrack
@@ -14,8 +15,6 @@ __all__ = ["NOTHING_YET", "Fit", "LiveRate", "fitting_window_s", "holds_steps", 
 
 # A window must hold this many arrivals, or what it counts is when the program flushed, not what it did.
 ARRIVALS_A_WINDOW = 5
-# A median of fewer steps may be that of a start-up.
-STEPS_FOR_A_MEDIAN = 3
 NOTHING_YET = "nothing was read yet: waiting for the first event"
 
 
@@ -64,12 +63,21 @@ def window_fits(track: ProgressTrack, window_s: float, *, live: bool = True) -> 
 
 
 def holds_steps(track: ProgressTrack, window_s: float, least: int) -> Fit:
-    """Whether a window holds ``least`` steps of the program at the median of its newest ones."""
-    median_s = track.median_step_s
-    if median_s is None or track.points <= STEPS_FOR_A_MEDIAN:
+    """Whether a window holds ``least`` steps of the program at the median of its newest ones.
+
+    Refused is only what its newest ``least`` steps agree on, each of them alone: so many are what a window is judged by, so
+    these are one whole window's worth. The few long steps of a program that compiles as it starts are no evidence, and
+    one short step among the newest means that the long ones may be over. Where they do not agree ``ok`` is None: what
+    the windows held is judged when they were measured.
+    """
+    median_s, newest = track.median_step_s, track.newest_steps_s(least)
+    if median_s is None or len(newest) < least:
         return Fit(None, "how long the program's steps take is not known yet")
     if least * median_s <= window_s:
         return Fit(True, f"a step takes {median_s:.3g} s (median)")
+    if least * min(newest) <= window_s:
+        return Fit(None, f"the program's steps are of no one length yet: {min(newest):.3g} to {max(newest):.3g} s")
+    median_s = statistics.median(newest)
     # one more than the least: the steps of a window are not of one length
     works_s = math.ceil((least + 1) * median_s)
     return Fit(

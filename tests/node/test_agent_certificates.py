@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from datetime import timedelta
@@ -11,8 +12,11 @@ from typing import Any
 import pytest
 from freezegun import freeze_time
 
+from nodes import hardware
 from nodes.agent.measure import Measurer
 from nodes.clock import utc_now
+from nodes.meters.nvml_probe import Inventory, NvidiaDevice
+from policies.certificate import Gpu
 from policies.refusal import Refused
 from tests.node.agent_rig import wait_for
 from tests.node.certificate_rig import Node
@@ -216,3 +220,52 @@ def test_on_a_clock_that_was_set_back_a_failure_still_costs_two_passes(node: Nod
         assert "two passes" in node.refused("r2")
         node.run("r3")
         assert node.offer("r3")["run"] == "r3"
+
+
+def test_a_list_of_gpus_that_changes_holds_a_certificate_until_the_same_are_seen_and_says_no_more(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver makes the nodes of its devices when it is asked: for that second nothing is known, and nothing is another."""
+    card = Gpu(name="A", uuid="GPU-0", memory_bytes=1, driver="550.1")
+    answers: list[Inventory] = []
+    of: dict[str, tuple[str, ...]] = {"list": ("nvidia0",)}
+    monkeypatch.setattr(hardware, "_device_list", lambda: of["list"])
+    monkeypatch.setattr(hardware, "nvidia_present", lambda: True)
+    monkeypatch.setattr(hardware, "_known_gpus", {("nvidia0",): (card,)})
+    monkeypatch.setattr(hardware, "_probes", {})
+    monkeypatch.setattr(hardware, "_asked_since_s", [])
+    monkeypatch.setattr(hardware, "Probe", lambda: SimpleNamespace(poll=lambda: answers[-1] if answers else None))
+    node.run("r1")
+    node.offer("r1")
+    certificates = node.agent.governing.certificates
+
+    def now() -> tuple[int, str]:
+        found, lapsed = certificates.now(["stepper"])
+        return len(found), lapsed.get("stepper", "")
+
+    assert now() == (1, "")
+    of["list"] = ("nvidia0", "0000:01:00.0")
+    for _ in range(3):
+        in_force, why = now()
+        assert (in_force, "being asked" in why) == (0, True), "what may be another GPU is not certified"
+    answers.append(Inventory((NvidiaDevice(0, "A", "GPU-0", 1, False),), "550.1"))
+    assert now() == (1, "")
+    assert node.agent.journal.entries(code="CERT_STALE") == []
+    answers[-1] = Inventory((NvidiaDevice(0, "B", "GPU-9", 1, False),), "550.1")
+    of["list"] = ("nvidia1",)
+    assert now()[0] == 0
+    assert len(node.agent.journal.entries(code="CERT_STALE")) == 1
+
+
+def test_a_run_that_begins_while_the_gpus_are_asked_for_knows_them(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it could never earn a certificate: what is unknown is the same as nothing."""
+    card = Gpu(name="A", uuid="GPU-0", memory_bytes=1, driver="550.1")
+    polls = iter([None, None, None])
+    answer = Inventory((NvidiaDevice(0, "A", "GPU-0", 1, False),), "550.1")
+    monkeypatch.setattr(hardware, "_device_list", lambda: ("nvidia0", "nvidia1"))
+    monkeypatch.setattr(hardware, "nvidia_present", lambda: True)
+    monkeypatch.setattr(hardware, "_known_gpus", {("nvidia0",): (card,)})
+    monkeypatch.setattr(hardware, "_probes", {})
+    monkeypatch.setattr(hardware, "_asked_since_s", [])
+    monkeypatch.setattr(hardware, "Probe", lambda: SimpleNamespace(poll=lambda: next(polls, answer)))
+    assert asyncio.run(node.subject.fingerprint("stepper")).gpus == (card,)

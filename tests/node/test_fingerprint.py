@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ import pytest
 import nodes.hardware
 from nodes import fingerprint, program_script
 from nodes.fingerprint import bytes_to_hash, read_fingerprint, replaced_scripts
-from nodes.hardware import gpus, hardware
+from nodes.hardware import gpus, gpus_are_asked, hardware
 from nodes.identity import identify
 from nodes.meters.nvml_probe import Inventory, NvidiaDevice
 from nodes.unbound_code import unbound_code
@@ -401,39 +404,130 @@ def test_what_changes_of_the_machine_while_the_agent_runs_is_seen(
     assert (after["os_major"], after["cores"]) == ("13", 3)
 
 
+def inventory(*names: str) -> Inventory:
+    return Inventory(tuple(NvidiaDevice(i, name, f"GPU-{i}", 1, False) for i, name in enumerate(names)), "550.1")
+
+
+@pytest.fixture
+def devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the devices' nodes; nothing was asked yet."""
+    folder = tmp_path / "dev"
+    folder.mkdir()
+    monkeypatch.setattr(nodes.hardware, "_known_gpus", {})
+    monkeypatch.setattr(nodes.hardware, "_probes", {})
+    monkeypatch.setattr(nodes.hardware, "_asked_since_s", [])
+    monkeypatch.setattr(nodes.hardware, "DEVICES", (tmp_path / "none", folder))
+    monkeypatch.setattr(nodes.hardware, "DRIVER", tmp_path / "version")
+    monkeypatch.setattr(nodes.hardware, "nvidia_present", lambda: True)
+    return folder
+
+
+def names_of(found: tuple[Any, ...] | None) -> list[str] | None:
+    return None if found is None else [gpu.name for gpu in found]
+
+
+class Slow:
+    """A driver that answers when it is polled the second time."""
+
+    answer = inventory("A", "B")
+
+    def __init__(self) -> None:
+        self.polls = 0
+
+    def poll(self) -> Inventory | None:
+        self.polls += 1
+        return self.answer if self.polls > 1 else None
+
+
 def test_gpus_are_asked_for_again_when_their_list_changes_and_not_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    devices: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def inventory(*names: str) -> Inventory:
-        return Inventory(tuple(NvidiaDevice(i, name, f"GPU-{i}", 1, False) for i, name in enumerate(names)), "550.1")
-
-    class Slow:
-        polls = 0
-
-        def poll(self) -> Inventory | None:
-            self.polls += 1
-            return inventory("A", "B") if self.polls > 1 else None
-
     asked: list[Inventory] = []
 
     def probe_now() -> Inventory:
         asked.append(inventory("A"))
         return asked[-1]
 
-    monkeypatch.setattr(nodes.hardware, "_known_gpus", {})
-    monkeypatch.setattr(nodes.hardware, "DEVICES", (tmp_path / "none", tmp_path))
-    monkeypatch.setattr(nodes.hardware, "DRIVER", tmp_path / "version")
-    monkeypatch.setattr(nodes.hardware, "nvidia_present", lambda: True)
     monkeypatch.setattr(nodes.hardware, "probe_now", probe_now)
     monkeypatch.setattr(nodes.hardware, "Probe", Slow)
-    (tmp_path / "nvidia0").touch()
-    (tmp_path / "version").write_text("550.1")
-    assert [gpu.name for gpu in gpus() or ()] == ["A"]
-    (tmp_path / "nvidia-uvm").touch()  # comes with the first program that computes
-    assert [gpu.name for gpu in gpus() or ()] == ["A"]
+    (devices / "nvidia0").touch()
+    (devices.parent / "version").write_text("550.1")
+    assert names_of(gpus()) == ["A"]
+    (devices / "nvidia-uvm").touch()  # comes with the first program that computes
+    assert names_of(gpus()) == ["A"]
     assert len(asked) == 1
-    (tmp_path / "nvidia1").touch()
+    (devices / "nvidia1").touch()
     assert gpus() is None, "not known yet, and the tick does not wait for it"
-    assert [gpu.name for gpu in gpus() or ()] == ["A", "B"]
-    (tmp_path / "version").write_text("560.2")
+    assert gpus_are_asked()
+    assert names_of(gpus()) == ["A", "B"]
+    assert not gpus_are_asked()
+    (devices.parent / "version").write_text("560.2")
     assert gpus() is None, "another driver"
+    assert names_of(gpus(wait=True)) == ["A", "B"]
+
+
+def test_a_first_asking_that_makes_the_devices_nodes_leaves_no_moment_without_an_answer(
+    devices: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a boot, where no daemon holds the driver: the list is another one after it was asked."""
+
+    def probe_now() -> Inventory:
+        (devices / "nvidia0").touch()
+        return inventory("A")
+
+    monkeypatch.setattr(nodes.hardware, "probe_now", probe_now)
+    monkeypatch.setattr(nodes.hardware, "Probe", Slow)
+    assert [names_of(gpus()) for _ in range(4)] == [["A"]] * 4
+
+
+def test_an_answer_to_a_list_that_changed_meanwhile_is_not_taken_for_either(
+    devices: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Plugged(Slow):
+        def poll(self) -> Inventory | None:
+            found = super().poll()
+            if found is not None:
+                (devices / "nvidia2").touch()
+            return found
+
+    monkeypatch.setattr(nodes.hardware, "probe_now", lambda: inventory("A"))
+    monkeypatch.setattr(nodes.hardware, "Probe", Plugged)
+    gpus()
+    (devices / "nvidia1").touch()
+    assert [names_of(gpus()) for _ in range(2)] == [None, None]
+    assert gpus_are_asked()
+    assert names_of(gpus(wait=True)) == ["A", "B"], "asked anew, and nothing changed then"
+
+
+def test_a_driver_that_never_answers_is_asked_no_longer_than_its_limit(
+    devices: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stuck(Slow):
+        def poll(self) -> Inventory | None:
+            return Inventory(why="the driver did not answer") if super().poll() else None
+
+    monkeypatch.setattr(nodes.hardware, "probe_now", lambda: inventory("A"))
+    monkeypatch.setattr(nodes.hardware, "Probe", Stuck)
+    monkeypatch.setattr(nodes.hardware, "ASK_WITHIN_S", 0.2)
+    gpus()
+    (devices / "nvidia1").touch()
+    assert gpus(wait=True) is None
+    assert not gpus_are_asked(), "unknown, and no more only for the moment"
+
+
+def test_a_thread_and_the_loop_may_ask_for_the_gpus_at_once(devices: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = threading.Barrier(2)
+
+    class Met:
+        def poll(self) -> Inventory | None:
+            with contextlib.suppress(threading.BrokenBarrierError):
+                both.wait(0.3)
+            return inventory("A", "B")
+
+    monkeypatch.setattr(nodes.hardware, "probe_now", lambda: inventory("A"))
+    monkeypatch.setattr(nodes.hardware, "Probe", Met)
+    gpus()
+    (devices / "nvidia1").touch()
+    with ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(gpus) for _ in range(2)]
+        assert [names_of(each.result(30)) for each in asked] == [["A", "B"]] * 2

@@ -435,3 +435,34 @@ def test_a_death_that_a_block_saw_is_in_the_record_until_its_row_is(runs: Runs) 
     shown = again.end_with_harm("r")
     assert shown is not None
     assert shown["ending"] == "harm_suspected"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        '{"spec": null}',
+        "{",
+        "[1]",
+        "{}",
+        '{"driven_at": "yesterday"}',
+        '{"driven_at": "2026-01-01T00:00:00"}',
+        '{"looks": 5, "begun": [1], "left": "x", "blocks": 7}',
+        '{"begun": {"number": "x"}, "spec": 7, "left": {"arm": "on"}}',
+    ],
+)
+def test_one_whose_record_is_damaged_ends_too_and_the_others_with_it(runs: Runs, damage: str) -> None:
+    left(runs)
+    runs.journal.put_run("other", {**left(runs), "run": "other"})
+    runs.journal.db.execute("UPDATE runs SET record = ? WHERE run = 'r'", (damage,))
+    assert sorted(runs.interrupt_stale()) == ["other", "r"]
+    ended = runs.record("r")
+    assert (ended["state"], ended["ending"]) == ("ended", "interrupted")
+    assert runs.left_open() == []
+
+
+def test_harm_in_the_windows_of_a_damaged_record_is_its_ending(runs: Runs) -> None:
+    left(runs)
+    block(runs, collapse="no event for 60 s")
+    runs.journal.db.execute("UPDATE runs SET record = '{}'")
+    runs.interrupt_stale()
+    assert runs.record("r")["ending"] == "slowdown"

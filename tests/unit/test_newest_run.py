@@ -11,7 +11,7 @@ SPEC = cast(Any, SimpleNamespace(rule="trainer"))
 
 
 def record(run: str, kind: str = "null", rule: str = "trainer", **more: Any) -> dict[str, Any]:
-    known = {"run": run, "spec": {"kind": kind, "rule": rule}, "state": "ended", "verdict": "no slowdown shown"}
+    known = {"run": run, "spec": {"kind": kind, "rule": rule}, "state": "ended", "verdict": {"R": 1.0}}
     return known | {"ended_at": f"at {run}", "ending": "passed"} | more
 
 
@@ -24,6 +24,9 @@ def test_the_first_that_was_judged_is_named_and_damaged_ones_are_left_aside() ->
         record("e", rule="other"),
         record("f", verdict=None),
         record("g", state="open"),
+        record("g1", verdict="text"),
+        record("g2", ended_at=7),
+        {key: value for key, value in record("g3").items() if key not in ("verdict", "ended_at", "ending")},
         record("h"),
         record("i"),
     ]

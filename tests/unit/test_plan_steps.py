@@ -18,7 +18,7 @@ def planner(step_s: float, steps: int = 9) -> Planner:
     """Of a program whose lines carry their own times, so that how often they arrive says nothing against a window."""
     track = SimpleNamespace(
         median_step_s=step_s,
-        points=steps + 1,
+        newest_steps_s=lambda count: [step_s] * min(count, steps),
         is_stamped=True,
         arrival_cadence_s=step_s,
         rate=lambda now_s, window_s: 1.0,

@@ -314,6 +314,32 @@ def test_a_window_that_holds_too_few_steps_is_told_with_one_that_would_do(window
 def test_how_long_steps_take_is_not_known_from_the_first_few() -> None:
     track = ProgressTrack()
     assert holds_steps(track, 1.0, 5).ok is None
-    for number in range(3):
+    for number in range(5):
         track.add_events(20.0 * number)
-    assert holds_steps(track, 1.0, 5).ok is None
+    assert holds_steps(track, 1.0, 5).ok is None, "four steps, and a window is judged by five"
+    track.add_events(100.0)
+    assert holds_steps(track, 1.0, 5).ok is False
+
+
+def track_of(steps_s: list[float]) -> ProgressTrack:
+    track, at_s = ProgressTrack(), 0.0
+    track.add_events(at_s)
+    for step_s in steps_s:
+        at_s += step_s
+        track.add_events(at_s)
+    return track
+
+
+STARTS_S = [40.0, 35.0, 30.0]
+
+
+@pytest.mark.parametrize("steps", range(1, 12))
+def test_a_program_that_compiles_as_it_starts_is_not_taken_for_one_of_long_steps(steps: int) -> None:
+    assert holds_steps(track_of((STARTS_S + [0.5] * 9)[:steps]), 60.0, 5).ok is not False
+
+
+def test_a_program_whose_steps_stay_long_after_its_start_is_told_by_what_they_take_now() -> None:
+    found = holds_steps(track_of([*STARTS_S, 20.0, 18.0, 20.0, 22.0, 20.0]), 60.0, 5)
+    assert found.ok is False
+    assert "--window 120 would work" in found.why
+    assert holds_steps(track_of([0.5] * 100 + [20.0] * 5), 60.0, 5).ok is not False, "a short stretch of a fast program"
