@@ -18,7 +18,6 @@ __all__ = [
     "check_bundle",
     "copy_bundle",
     "keep_copy",
-    "look_again",
     "newest_file",
     "put_sdk",
     "python_environment",
@@ -55,11 +54,17 @@ def bundle_digest(path: Path) -> str:
     digest = hashlib.sha256()
     for name in _files(path):
         full = path / name
-        data = full.read_bytes() if full.is_file() else b""
         mark = b"x" if os.access(full, os.X_OK) else b"-"
-        digest.update(f"{len(name.encode())}:{name}:{len(data)}:".encode() + mark)
-        for low in range(0, len(data), PIECE_BYTES):  # the loop must get its turn in between
-            digest.update(data[low : low + PIECE_BYTES])
+        if not full.is_file():
+            digest.update(f"{len(name.encode())}:{name}:0:".encode() + mark)
+            continue
+        with open(full, "rb") as file:
+            # As many bytes as it says that it has: one that is written to meanwhile has another digest either way.
+            left = os.fstat(file.fileno()).st_size
+            digest.update(f"{len(name.encode())}:{name}:{left}:".encode() + mark)
+            while left > 0 and (piece := file.read(min(left, PIECE_BYTES))):  # the loop must get its turn in between
+                digest.update(piece)
+                left -= len(piece)
     return digest.hexdigest()
 
 
@@ -77,17 +82,6 @@ def bundle_seal(path: Path) -> str | None:
     except OSError:
         return None
     return digest.hexdigest()
-
-
-def look_again(path: Path, digest: str, seal: str | None) -> tuple[str | None, str]:
-    """``(seal, digest)`` of a copy now, which had this digest when it had that seal. Read only where the seal is another one."""
-    now = bundle_seal(path)
-    if now is not None and now == seal:
-        return now, digest
-    try:
-        return now, bundle_digest(path)
-    except OSError:
-        return None, "unreadable"
 
 
 def newest_file(path: Path) -> str | None:

@@ -14,10 +14,10 @@ import contextlib
 import os
 import shutil
 import threading
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
 
 from nodes.builds import Builds
 from nodes.bundles import (
@@ -26,100 +26,33 @@ from nodes.bundles import (
     check_bundle,
     copy_bundle,
     keep_copy,
-    look_again,
-    newest_file,
     python_environment,
 )
 from nodes.clock import utc_iso
+from nodes.copy_reads import CopyReads, touched
 from nodes.doctor import DoctorReport, run_doctor
 from nodes.jobs.runnerfiles import read_document, write_document
 from nodes.jobs.workdir import platform_name
+from nodes.module_state import MANIFEST, ModuleState, as_read, judged_by, manifest_of, state_of
 from nodes.uv_environment import EnvironmentFailed, uv_environment
-from policies.manifest import Manifest, ManifestError, parse_manifest
+from policies.manifest import Manifest
 from policies.refusal import Refused
 
-__all__ = ["DoctorReport", "ModuleState", "ModuleStore", "bundle_digest", "python_environment"]
+__all__ = [
+    "MANIFEST",
+    "READ_WITHIN_S",
+    "DoctorReport",
+    "ModuleState",
+    "ModuleStore",
+    "bundle_digest",
+    "python_environment",
+]
 
-MANIFEST = "oarbank-module.toml"
-SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
-
-
-@dataclass(frozen=True, slots=True)
-class ModuleState:
-    """A module as this node has it. ``bundle`` is None until it was added."""
-
-    module: str
-    short: str
-    version: str
-    digest: str
-    state: Literal["ready", "not_ready"]
-    why: str
-    manifest: Manifest | None
-    bundle: Path | None
-    data: Path
-    python: Path | None
-    doctor: DoctorReport | None = None
-    added_by_owner: bool = False
-    """It came from ``module add``, so the built-in bundle of the same name does not replace it."""
-    notes: tuple[str, ...] = ()
-    """What was built from source for it just now, or used of what was built before."""
-    seal: str | None = None
-    """Of its copy when that was last read and had ``digest``; None: it has to be read again."""
-    changed: bool = False
-    """Its copy is not what ``digest`` names any more."""
-
-    @property
-    def stages(self) -> list[str]:
-        return [stage.name for stage in self.manifest.stages] if self.manifest else []
-
-    @property
-    def capabilities(self) -> frozenset[str]:
-        return self.manifest.capabilities if self.manifest else frozenset()
-
-    @property
-    def not_used(self) -> list[str]:
-        return self.manifest.not_used if self.manifest else []
-
-    @property
-    def search(self) -> str:
-        """``PATH`` of its processes."""
-        return f"{self.python.parent}:{SYSTEM_PATH}" if self.python is not None else SYSTEM_PATH
-
-    @property
-    def variables(self) -> dict[str, str]:
-        """``[runner].env`` as it applies here."""
-        return self.manifest.runner_on(platform_name()).env if self.manifest is not None else {}
-
-    def command(self) -> list[str]:
-        """The runner's argv up to its verb."""
-        return self._resolved(None)
-
-    def service_command(self, name: str) -> list[str]:
-        """The whole argv of a workload."""
-        return self._resolved(name)
-
-    def _resolved(self, service: str | None) -> list[str]:
-        if self.manifest is None or self.bundle is None:
-            raise ValueError(f"{self.short} has no bundle that could be run")
-        runner = self.manifest.runner_on(platform_name())
-        parts = runner.exec if service is None else self.manifest.named_services[service].exec
-        argv = [part.replace("{bundle}", str(self.bundle)) for part in parts]
-        if argv[0] == "python":
-            if self.python is None:
-                raise ValueError(f"{self.short} has no Python environment")
-            argv[0] = str(self.python)
-        return argv
-
-    def as_dict(self) -> dict[str, Any]:
-        """The record of the socket's ``modules`` verb."""
-        names = ("module", "short", "version", "digest", "state", "why", "stages", "not_used")
-        services = list(self.manifest.named_services) if self.manifest is not None else []
-        return {
-            **{name: getattr(self, name) for name in names},
-            "capabilities": sorted(self.capabilities),
-            "services": services,
-            "notes": list(self.notes),
-        }
+READ_WITHIN_S = 20.0
+"""So long whoever may wait waits for a copy that is being read: below the time that a client of the socket has."""
+BEING_READ = (
+    "its copy is being read, to see whether it still is what was added: nothing starts from it before that has ended"
+)
 
 
 class ModuleStore:
@@ -140,18 +73,21 @@ class ModuleStore:
         self.builds = Builds()
         self._lock = threading.RLock()
         self._states: dict[str, ModuleState] = {}
+        self._reads = CopyReads(self._was_read)
         for folder in sorted(self._home.iterdir()):
             if folder.is_dir() and not folder.name.startswith("."):
                 kept = self._kept(folder.name)
                 if kept is not None:
                     self._states[folder.name] = kept
+                    if kept.bundle is not None and touched(kept.bundle, kept.seal):
+                        self._reads.begin(kept.short, kept.bundle, kept.seal, first=True)
 
     # -- reading --------------------------------------------------------------------------------------------------------
 
     def list(self) -> list[ModuleState]:
         """All modules, by short name. A built-in one that was not added yet is there as ``not_ready``."""
         with self._lock:
-            found = dict(self._states)
+            found = {short: self._shown(state) for short, state in self._states.items()}
         for short, path in self._builtins():
             if short not in found:
                 found[short] = self._not_added(short, path)
@@ -162,7 +98,7 @@ class ModuleStore:
         with self._lock:
             for state in self._states.values():
                 if name in (state.short, state.module):
-                    return state
+                    return self._shown(state)
         return next((state for state in self.list() if name in (state.short, state.module)), None)
 
     def ready(self, name: str) -> tuple[bool, str]:
@@ -172,21 +108,54 @@ class ModuleStore:
             return False, f"there is no module {name!r} on this node"
         return state.state == "ready", state.why
 
-    def check(self, name: str | None = None) -> None:
+    def bundles(self) -> dict[str, str]:
+        """Digest by module of those that stand."""
+        return {state.module: state.digest for state in self.list() if state.stands}
+
+    def check(self, name: str | None = None, *, within_s: float = 0.0) -> None:
         """Look whether copies (all of them, or one module's) still are what was added; one that is not makes its module not ready.
 
-        A copy is read again only where one of its files was touched since: otherwise this costs a look at each file.
+        A copy is read again only where one of its files was touched since: otherwise this costs a look at each file. It is read in
+        a thread, and its module is not ready until that has ended; ``within_s``: wait so long for it.
         """
-        with self._lock:
-            asked = [state for state in self._states.values() if name in (None, state.short, state.module)]
-        for state in asked:
-            found = _checked(state)
+        until_s = time.monotonic() + within_s
+        for _ in range(2):  # again: it may have been touched while it was read
             with self._lock:
-                if found is not state and self._states.get(state.short) is state:
-                    self._keep(found)
+                asked = [state for state in self._states.values() if name in (None, state.short, state.module)]
+            for state in asked:
+                if state.bundle is not None and touched(state.bundle, state.seal):
+                    self._reads.begin(state.short, state.bundle, state.seal)
+            reading = [state.short for state in asked if self._reads.running(state.short)]
+            if within_s <= 0.0 or not reading:
+                return
+            self._reads.wait(reading, until_s)
+
+    def _shown(self, state: ModuleState) -> ModuleState:
+        ready = state.state == "ready"
+        if not self._reads.running(state.short):
+            return replace(state, stands=ready) if state.stands != ready else state
+        stands = ready and not self._reads.first(state.short)
+        return replace(state, state="not_ready", why=BEING_READ, being_read=True, stands=stands)
+
+    def _was_read(self, short: str, bundle: Path, known: str | None, seal: str | None, found: str) -> None:
+        while True:
+            with self._lock:
+                state = self._states.get(short)
+            if state is None or (state.bundle, state.seal) != (bundle, known):
+                return  # it was added anew meanwhile
+            judged = as_read(state, seal, found)
+            with self._lock:
+                if self._states.get(short) is state:
+                    self._states[short] = judged
+                    break
+        if judged != state:
+            self._write(judged)
 
     def pending(self) -> builtins.list[str]:
-        """Built-in modules that were not added yet, or whose files changed since: for ``prepare`` in a thread."""
+        """Built-in modules that were not added yet, or whose files changed since: for ``prepare`` in a thread. Blocks for as long
+        as copies are being read.
+        """
+        self._reads.wait([short for short, _ in self._builtins()], time.monotonic() + READ_WITHIN_S)
         found = []
         for short, path in self._builtins():
             with self._lock:
@@ -228,7 +197,7 @@ class ModuleStore:
         copy = self._home / f".adding.{os.getpid()}.{threading.get_ident()}"
         try:
             digest = copy_bundle(path, copy)
-            manifest, why = _manifest(copy)
+            manifest, why = manifest_of(copy)
             short = manifest.short if manifest is not None else path.resolve().name.lower()
             self._check_name(short, manifest)
             bundle = self._home / short / "bundles" / digest
@@ -237,12 +206,12 @@ class ModuleStore:
             shutil.rmtree(copy, ignore_errors=True)
         data = self._home / short / "data"
         data.mkdir(parents=True, exist_ok=True, mode=0o700)
-        state = _state_of(short, digest, manifest, why, bundle, data)
+        state = state_of(short, digest, manifest, why, bundle, data)
         state = replace(state, added_by_owner=by_owner, seal=bundle_seal(bundle))
         if manifest is not None and not state.why:
             state = self._with_environment(state)
         if manifest is not None and not state.why:
-            state = _judged(state, run_doctor(state, builds=self.builds))
+            state = judged_by(state, run_doctor(state, builds=self.builds))
         return self._keep(state)
 
     def _check_name(self, short: str, manifest: Manifest | None) -> None:
@@ -267,13 +236,13 @@ class ModuleStore:
         Raises:
             Refused: there is no such module.
         """
-        self.check(name)
+        self.check(name, within_s=READ_WITHIN_S)
         state = self.get(name)
         if state is None:
             raise Refused(
                 "MODULE_UNKNOWN", f"module {name!r}", "there is no such module on this node", "cotenant module list"
             )
-        if state.changed and state.added_by_owner:
+        if state.being_read or (state.changed and state.added_by_owner):
             return DoctorReport("undetected", state.why, [], {}, [])
         if state.bundle is None or state.changed:
             state = self.prepare(state.short) or state
@@ -283,7 +252,7 @@ class ModuleStore:
             if state.manifest is not None and state.python is None:
                 state = self._with_environment(replace(state, why=""))
             if state.manifest is not None and (state.doctor is not None or not state.why):
-                state = self._keep(_judged(state, run_doctor(state, builds=self.builds, insists=insists)))
+                state = self._keep(judged_by(state, run_doctor(state, builds=self.builds, insists=insists)))
         return state.doctor or DoctorReport("undetected", state.why, [], {}, [])
 
     def _with_environment(self, state: ModuleState) -> ModuleState:
@@ -305,6 +274,12 @@ class ModuleStore:
             return replace(state, why=f"its environment cannot be built: {error}")
 
     def _keep(self, state: ModuleState) -> ModuleState:
+        with self._lock:
+            self._states[state.short] = state
+        self._write(state)
+        return state
+
+    def _write(self, state: ModuleState) -> None:
         document = {
             "digest": state.digest,
             "state": state.state,
@@ -318,9 +293,6 @@ class ModuleStore:
         }
         with contextlib.suppress(OSError):
             write_document(self._home / state.short / "module.json", document, durable=True)
-        with self._lock:
-            self._states[state.short] = state
-        return state
 
     def _kept(self, short: str) -> ModuleState | None:
         """As the last agent left it; what cannot be read is not ready."""
@@ -331,81 +303,30 @@ class ModuleStore:
         bundle = self._home / short / "bundles" / digest
         if not digest or not bundle.is_dir():
             return None
-        manifest, why = _manifest(bundle)
+        manifest, why = manifest_of(bundle)
         state = replace(
-            _state_of(short, digest, manifest, why, bundle, self._home / short / "data"),
+            state_of(short, digest, manifest, why, bundle, self._home / short / "data"),
             added_by_owner=told.get("added_by_owner") is True,
             seal=told.get("seal") if isinstance(told.get("seal"), str) else None,
         )
-        checked = _checked(state)
-        if checked.changed or manifest is None:
-            return checked
-        state = checked
+        if told.get("changed") is True:
+            state = replace(state, changed=True, why=str(told.get("why", "")))
+        elif manifest is None:
+            return state
         python = Path(told["python"]) if told.get("python") else None
-        if python is not None and not python.exists():
-            return replace(state, why="its environment is gone: run its doctor again")
         doctor = told.get("doctor")
         report = DoctorReport(**doctor) if isinstance(doctor, dict) else None
-        if told.get("changed") is True:
-            # It is again what was added; what was said of it as it was then is gone.
-            return replace(state, python=python, doctor=report, why="its copy is whole again: run its doctor")
+        if state.changed:
+            return replace(state, python=python, doctor=report)
+        if python is not None and not python.exists():
+            return replace(state, why="its environment is gone: run its doctor again")
         ready = told.get("state") == "ready"
         return replace(
             state, python=python, doctor=report, state="ready" if ready else "not_ready", why=str(told.get("why", ""))
         )
 
     def _not_added(self, short: str, path: Path) -> ModuleState:
-        manifest, why = _manifest(path)
+        manifest, why = manifest_of(path)
         hold = self.builds.on_hold
         why = why or ("its doctor has not run yet" if hold is None else f"its doctor waits: {hold}")
-        return _state_of(short, "", manifest, why, None, self._home / short / "data")
-
-
-def _state_of(
-    short: str, digest: str, manifest: Manifest | None, why: str, bundle: Path | None, data: Path
-) -> ModuleState:
-    if manifest is not None and not why:
-        wanted = manifest.requires.platforms
-        if wanted and platform_name() not in wanted:
-            why = f"it runs on {', '.join(wanted)}; this node is {platform_name()}"
-    return ModuleState(
-        module=manifest.module.id if manifest else short,
-        short=short,
-        version=manifest.module.version if manifest else "",
-        digest=digest,
-        state="not_ready",
-        why=why,
-        manifest=manifest,
-        bundle=bundle,
-        data=data,
-        python=None,
-    )
-
-
-def _checked(state: ModuleState) -> ModuleState:
-    """As it is where its copy still is what was added, else not ready and why; whole again, it waits for its doctor."""
-    if state.bundle is None:
-        return state
-    seal, found = look_again(state.bundle, state.digest, state.seal)
-    if found != state.digest:
-        again = "cotenant module add FOLDER" if state.added_by_owner else f"cotenant module doctor {state.short}"
-        why = f"its copy {state.bundle} was changed after it was added (bundle {state.digest[:12]} → {found[:12]}"
-        newest = newest_file(state.bundle)
-        why += f"; touched last: {newest})" if newest is not None else ")"
-        return replace(state, state="not_ready", why=f"{why}: put it there anew: {again}", seal=None, changed=True)
-    if state.changed:
-        why = f"its copy is whole again: cotenant module doctor {state.short}"
-        return replace(state, seal=seal, changed=False, why=why)
-    return state if seal == state.seal else replace(state, seal=seal)
-
-
-def _judged(state: ModuleState, report: DoctorReport) -> ModuleState:
-    healthy = report.health == "healthy"
-    return replace(state, doctor=report, state="ready" if healthy else "not_ready", why="" if healthy else report.why)
-
-
-def _manifest(path: Path) -> tuple[Manifest | None, str]:
-    try:
-        return parse_manifest((path / MANIFEST).read_text(encoding="utf-8")), ""
-    except (OSError, UnicodeDecodeError, ManifestError) as error:
-        return None, f"{MANIFEST}: {error}"
+        return state_of(short, "", manifest, why, None, self._home / short / "data")

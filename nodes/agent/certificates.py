@@ -131,7 +131,7 @@ class InForceCertificates:
     def _validity(self, each: InForce, fingerprint: Fingerprint | None, *, dated: bool) -> Validity:
         agent, certificate = self.agent, each.certificate
         rule = agent.section.rule(certificate.rule)
-        bundles = {m.module: m.digest for m in agent.modules.list() if m.state == "ready"}
+        bundles = agent.modules.bundles()
         key = (dated, fingerprint, rule, agent.section.node.duty_device, bundles)
         kept = self._judged.get(certificate.certificate)
         if kept is not None and kept[0] == key:

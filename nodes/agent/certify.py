@@ -143,9 +143,11 @@ class Certifier:
         if then != now if then is not None else version != now_version:
             raise _refused(run, f"the protection section changed meanwhile (version {version} → {now_version})")
         digests = {item["module"]: item["digest"] for item in record["work"]}
-        await asyncio.to_thread(self.agent.modules.check)
+        await self.subject.look_at_copies()
         for module in digests:
             found = self.agent.modules.get(module)
+            if found is not None and found.being_read:
+                raise _refused(run, f"module {found.short}: {found.why}", "offer it again in a minute", about="later")
             if found is not None and found.changed:
                 raise _refused(run, f"what it ran may not be what it names: module {found.short}: {found.why}")
         for row in counted(rows):
@@ -251,7 +253,7 @@ class Certifier:
                 fingerprint=prints[certificate.rule],
                 rule=self.agent.section.rule(certificate.rule),
                 duty_device=self.agent.section.node.duty_device,
-                bundles={m.module: m.digest for m in self.agent.modules.list() if m.state == "ready"},
+                bundles=self.agent.modules.bundles(),
                 revoked=revoked,
                 key=self.key,
                 node=self.agent.node,

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from nodes.agent.certificates import InForceCertificates
 from nodes.clock import boottime_s, monotonic_s
 from nodes.identity import boot_id
-from nodes.model_files import model_file
 from policies.compliance import CLEAR, ComplianceState, Judgement, Sample, judge
 from policies.duty_text import UnitName, duty_view
 from policies.governed import Governed, InForce, Work, bounding, sharing, where_they_hold, work_of
@@ -186,19 +185,20 @@ class Governing:
         return self._clock() * self.pace
 
     def work_of_attempt(self, attempt: Attempt) -> Work:
-        """What a live attempt runs: the bundle that it was started from, and the model that its payload names."""
+        """What a live attempt runs: the bundle that it was started from, and the model that its payload names, with the file that
+        it had then (another may have its name by now).
+        """
         found = self._works.get(attempt.attempt_id)
         if found is None:
             live = {each.attempt_id for each in self.agent.jobs.attempts()}
             self._works = {name: work for name, work in self._works.items() if name in live}
-            model = self.agent.jobs.job(attempt.job_id).model
-            module = self.agent.modules.get(attempt.module)
+            model, registry = self.agent.jobs.job(attempt.job_id).model, self.agent.jobs.registry
             found = Work(
                 attempt.module,
                 attempt.stage,
-                self.agent.jobs.registry.digest_of(attempt.attempt_id),
+                registry.digest_of(attempt.attempt_id),
                 model,
-                model_file=None if module is None else model_file(module.data, model),
+                model_file=None if model is None else registry.model_file_of(attempt.attempt_id),
             )
             self._works[attempt.attempt_id] = found
         return found

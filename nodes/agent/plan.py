@@ -35,6 +35,8 @@ class Planner:
     async def plan(self, spec: RunSpec, holder: ProcessId | None = None) -> dict[str, Any]:
         """The plan in figures and words, or ``Refused``. ``holder`` asks: a sweep's own process is not in its own way."""
         agent = self.agent
+        if spec.kind == "ab":
+            await self.subject.look_at_copies()
         agent.runs.check_free(holder=holder)
         rule = self.subject.rule_of(spec)
         agent.tick()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from nodes.agent.candidates import candidates
 from nodes.feeds import check_feed
 from nodes.fingerprint import read_fingerprint
+from nodes.modules import READ_WITHIN_S
 from nodes.unbound_code import unbound_code
 from policies.certificate import Fingerprint, differences
 from policies.harness.attempts import attempts_before
@@ -54,15 +55,18 @@ class Subject:
             )
         return rule
 
+    async def look_at_copies(self) -> None:
+        """Whether the modules' copies are what was added; for a moment waited for where one has to be read again."""
+        await asyncio.to_thread(self.agent.modules.check, within_s=READ_WITHIN_S)
+
     def timed(self, spec: RunSpec) -> TimedCheck:
         return check_timed(self.agent.progress(spec.rule).track.recent_reads())
 
     def work(self, spec: RunSpec) -> list[dict[str, Any]]:
-        """The stages and workloads under test on this node, with the bundle they would run from."""
+        """The stages and workloads under test on this node, with the bundle they would run from (as of the last ``look_at_copies``)."""
         if spec.kind != "ab":
             return []
         agent = self.agent
-        agent.modules.check()
         if spec.feed is not None:
             check_feed(agent.modules, spec.feed)
         fed = None if spec.feed is None else feed_parts(spec.feed)[0]
@@ -117,6 +121,8 @@ class Subject:
         """What the run's record starts with; of one that goes on (``old``) also how its fingerprint differs from now."""
         agent = self.agent
         rule = self.rule_of(spec)
+        if spec.kind == "ab":
+            await self.look_at_copies()
         agent.observer.refresh(agent.now_s(), agent.trees())
         fingerprint = await self.fingerprint(spec.rule)
         view = agent.progress(spec.rule)
@@ -148,7 +154,6 @@ class Subject:
         """On a resume queued work may have run out; what counts is that the bundles are the same."""
         if old is None:
             return self.work(spec)
-        self.agent.modules.check()
         now = {m.module: m for m in self.agent.modules.list() if m.state == "ready"}
         return [
             {**item, "version": now[item["module"]].version, "digest": now[item["module"]].digest}

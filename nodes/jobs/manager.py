@@ -26,6 +26,7 @@ from nodes.jobs.keeping import AttemptKeeper, once_each
 from nodes.jobs.proctree import STOPPED, ProcSystem, System
 from nodes.jobs.registry import Job, Registry
 from nodes.jobs.starting import new_attempt, prepare, row_of, spawn
+from nodes.model_files import model_file
 from policies.jobs import Stop
 from policies.refusal import Refused
 
@@ -212,7 +213,7 @@ class JobManager(Hands):
             threads=threads,
         )
         try:
-            self.registry.add_attempt(row_of(attempt, module.bundle))
+            self.registry.add_attempt(row_of(attempt, module.bundle, model_file(module.data, job.model)))
         except sqlite3.Error as error:
             if attempt.group is not None:
                 attempt.group.remove()

@@ -17,6 +17,7 @@ from typing import Any
 
 from nodes.clock import utc_iso
 from nodes.identity import ProcessId, boot_id
+from policies.certificate import FILE_UNKNOWN
 from policies.jobs import JobState
 
 __all__ = ["EVERY", "AttemptRow", "Job", "Registry", "model_of"]
@@ -33,7 +34,8 @@ _SCHEMA = (
         capabilities TEXT NOT NULL, cores REAL NOT NULL, mem_gb REAL NOT NULL, stop_grace_s REAL NOT NULL,
         boot_id TEXT NOT NULL, launcher_pid INTEGER, launcher_ticks INTEGER, runner_pid INTEGER, runner_ticks INTEGER,
         duty REAL, stop TEXT, started_at TEXT NOT NULL, ended_at TEXT, exit_code INTEGER, exit_signal INTEGER,
-        ended_by TEXT, verdict TEXT, cpu_s REAL, ran_s REAL NOT NULL DEFAULT 0, events TEXT, cgroup TEXT, tree TEXT)""",
+        ended_by TEXT, verdict TEXT, cpu_s REAL, ran_s REAL NOT NULL DEFAULT 0, events TEXT, cgroup TEXT, tree TEXT,
+        model_file TEXT)""",
     "CREATE INDEX IF NOT EXISTS attempts_open ON attempts(job) WHERE ended_at IS NULL",
     "CREATE INDEX IF NOT EXISTS jobs_open ON jobs(state) WHERE state <> 'ended'",
     "CREATE INDEX IF NOT EXISTS jobs_fed ON jobs(feed_of) WHERE feed_of IS NOT NULL",
@@ -117,7 +119,7 @@ class Registry:
             for statement in _SCHEMA:
                 self._db.execute(statement)
             there = {row[1] for row in self._db.execute("PRAGMA table_info(attempts)")}
-            for column in sorted({"cgroup", "tree"} - there):
+            for column in sorted({"cgroup", "tree", "model_file"} - there):
                 self._db.execute(f"ALTER TABLE attempts ADD COLUMN {column} TEXT")
             if "key" not in [row[1] for row in self._db.execute("PRAGMA table_info(jobs)")]:
                 self._db.execute("ALTER TABLE jobs ADD COLUMN key TEXT")
@@ -256,6 +258,12 @@ class Registry:
         """Of the bundle that it was started from; None: not known."""
         bundle = self.bundle_of(attempt)
         return None if bundle is None else Path(bundle).name
+
+    def model_file_of(self, attempt: str) -> str | None:
+        """What identified its model's file when it was started; None: it had none. ``FILE_UNKNOWN``: that was not kept."""
+        rows = self._rows("SELECT model_file FROM attempts WHERE attempt = ?", (attempt,))
+        kept = rows[0]["model_file"] if rows else None
+        return FILE_UNKNOWN if kept is None else kept or None
 
     def open_attempts(self) -> list[AttemptRow]:
         return [_attempt(row) for row in self._rows("SELECT * FROM attempts WHERE ended_at IS NULL ORDER BY rowid")]

@@ -100,13 +100,14 @@ def new_attempt(
     )
 
 
-def row_of(attempt: Attempt, bundle: Path) -> dict[str, Any]:
-    """The attempt's row in the spawn registry."""
+def row_of(attempt: Attempt, bundle: Path, model_file: str | None) -> dict[str, Any]:
+    """The attempt's row in the spawn registry. ``model_file``: what identifies its model's file; None: it has none."""
     return {
         "attempt": attempt.attempt_id,
         "job": attempt.job_id,
         "number": attempt.number,
         "bundle": str(bundle),
+        "model_file": model_file or "",  # NULL is a row from before it was kept
         "capabilities": json.dumps(sorted(attempt.capabilities)),
         "cores": attempt.cores,
         "mem_gb": attempt.mem_gb,

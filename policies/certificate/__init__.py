@@ -4,6 +4,7 @@ from policies.certificate.coverage import Coverage, admits, covers
 from policies.certificate.fingerprint import Fingerprint, Gpu, Program, differences, other_program
 from policies.certificate.issue import issue
 from policies.certificate.model import (
+    FILE_UNKNOWN,
     VALID_FOR,
     Certificate,
     CertifiedWork,
@@ -26,6 +27,7 @@ from policies.certificate.repetition import (
 from policies.certificate.validity import Validity, validity
 
 __all__ = [
+    "FILE_UNKNOWN",
     "VALID_FOR",
     "Certificate",
     "CertifiedWork",

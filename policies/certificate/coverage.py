@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from policies.certificate.model import Certificate
+from policies.certificate.model import FILE_UNKNOWN, Certificate
 from policies.certificate.validity import Validity
 
 __all__ = ["Coverage", "admits", "covers", "elsewhere"]
@@ -35,7 +35,7 @@ def covers(
 
     ``bundle_digest`` None is unknown and not the same; ``model`` None is work that names none, and another model than any; ``duty``
     None is uncapped, so 1. ``model_file`` identifies the model's file: another one under the same name is another model, and so
-    is one that was measured before files were kept.
+    is one that was measured before files were kept. Where it is ``FILE_UNKNOWN`` nothing is covered.
     ``beside``: the devices on which the work and the program may meet; None: it cannot be told.
     """
     of_stage = [each for each in certificate.work if (each.module, each.stage) == (module, stage)]
@@ -46,6 +46,8 @@ def covers(
     if item is None:
         had = ", ".join(each.model or "none" for each in of_stage)
         return Coverage(False, f"{module}/{stage}: model {had} → {model or 'none'}")
+    if FILE_UNKNOWN in (model_file, item.model_file):
+        return Coverage(False, f"{module}/{stage}: model {model}: which file it was loaded from is not known")
     if model_file != item.model_file:
         old, new = (f"its file {each}" if each else "no file known" for each in (item.model_file, model_file))
         return Coverage(False, f"{module}/{stage}: model {model}: {old} → {new}")

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from policies.certificate.beside import measured_devices
 from policies.certificate.fingerprint import Fingerprint
 from policies.certificate.model import (
+    FILE_UNKNOWN,
     VALID_FOR,
     Certificate,
     CertifiedWork,
@@ -128,6 +129,9 @@ def _dosed_work(record: Mapping[str, Any]) -> tuple[CertifiedWork, ...]:
     least = LEAST_OF_DOSE * sum(shares.values())
     dosed = [key for key, share in shares.items() if share > 0.0 and share >= least]
     for module, stage, model in dosed:
+        if FILE_UNKNOWN in files[module, stage, model]:
+            why = f"which file model {model} of {module}/{stage} was loaded from is not known in some of its blocks"
+            raise _refused(record, why)
         if len(files[module, stage, model]) > 1:
             why = f"the file of model {model} of {module}/{stage} was another one in some of its blocks"
             raise _refused(record, why)

@@ -19,6 +19,7 @@ from policies.certificate.fingerprint import Fingerprint
 from policies.section.models import Rule
 
 __all__ = [
+    "FILE_UNKNOWN",
     "VALID_FOR",
     "Certificate",
     "CertifiedWork",
@@ -34,6 +35,8 @@ MIN_KEY_BYTES = 16
 # Fields that certificates got later: one from before was signed without them.
 _LATER = ("devices", "unbound")
 _LATER_OF_WORK = ("model_file",)
+FILE_UNKNOWN = "not known"
+"""As a ``model_file``: which file the model is cannot be told, so it is the same as nothing, not even as another like it."""
 
 Utc = Annotated[AwareDatetime, AfterValidator(lambda when: when.astimezone(UTC))]
 Share = Annotated[float, Field(gt=0.0, le=1.0)]

@@ -52,6 +52,17 @@ class _Module:
     changed: bool = False
 
 
+class _Modules:
+    def list(self) -> list[_Module]:
+        return [_Module()]
+
+    def get(self, name: str) -> None:
+        return None
+
+    def bundles(self) -> dict[str, str]:
+        return {MODULE: DIGEST}
+
+
 class _Track:
     longest_step_s = 0.2
 
@@ -95,8 +106,7 @@ class Agent:
         self.certificates = KeptCertificates(owner.journal, owner.home / "key")
         self.under_test = _UnderTest()
         self.units = type("Units", (), {"meter_words": staticmethod(lambda work: "scripted")})
-        self.modules = type("Modules", (), {"list": staticmethod(lambda: [_Module()]), "check": staticmethod(lambda: None),
-                                        "get": staticmethod(lambda name: _Module())})  # fmt: skip
+        self.modules = _Modules()
         self.sections = type("Sections", (), {"show": lambda _, *where: {"version": self.section_version}})()
         plans = _Plans(self)
         verbs = Verbs(self)  # type: ignore[arg-type]
@@ -178,6 +188,9 @@ class _Plans:
         if old is not None:
             facts["fingerprint_differences"] = differences(Fingerprint.model_validate(old["fingerprint"]), found)
         return facts
+
+    async def look_at_copies(self) -> None:
+        pass
 
     async def fingerprint(self, rule: str) -> Fingerprint:
         return self.agent.owner.fingerprint()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.certificate import VALID_FOR, Certificate, Validity, admits, check_digest, covers, sign
+from policies.certificate import FILE_UNKNOWN, VALID_FOR, Certificate, Validity, admits, check_digest, covers, sign
 from policies.refusal import Refused
 from tests.unit.certificates import DIGEST, GPU, ISSUED, KEY, MODULE, block, certificate, record, state_of
 
@@ -175,6 +175,16 @@ def test_a_certificate_from_before_files_were_kept_covers_no_model_that_has_one(
 def test_a_model_whose_file_was_replaced_while_it_was_measured_earns_nothing() -> None:
     with pytest.raises(Refused, match="was another one in some of its blocks"):
         certificate(record(blocks=[with_file(block(1), "98 bytes"), with_file(block(2), "97 bytes")]))
+
+
+def test_a_file_that_is_not_known_is_the_same_as_none_and_earns_nothing() -> None:
+    """Of an attempt that an agent took over which did not see it start: ``None`` is a model that is no file, and is the same as itself."""
+    found = certificate(record(blocks=[with_model(block(number), "qwen") for number in (1, 2)]))
+    held, why = covered(found, model="qwen", model_file=FILE_UNKNOWN)
+    assert not held
+    assert "which file it was loaded from is not known" in why
+    with pytest.raises(Refused, match=r"which file model qwen .* is not known in some of its blocks"):
+        certificate(record(blocks=[with_file(block(number), FILE_UNKNOWN) for number in (1, 2)]))
 
 
 def test_a_model_that_was_hardly_there_is_not_certified() -> None:
