@@ -41,7 +41,7 @@ class Stub:
         self.rows: dict[int, Any] = {}
         self.unkept: dict[str, Any] = {}
         spec = SimpleNamespace(seed=0, rule="trainer")
-        self.active = SimpleNamespace(run="r", spec=spec, measuring=None, asks=lambda: None)
+        self.active = SimpleNamespace(run="r", spec=spec, measuring=None, left=None, asks=lambda: None)
         self.runs = self.journal = self
         self.under_test = None
         self.full = 0
@@ -63,6 +63,9 @@ class Stub:
         return 1
 
     def note_started(self, *_: Any) -> None:
+        pass
+
+    def note_left(self, *_: Any) -> None:
         pass
 
     def keep_block(self, row: Any) -> None:
