@@ -17,11 +17,12 @@ import itertools
 import math
 import os
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
@@ -44,10 +45,12 @@ NICE_LOWEST = 19
 # A weight of 110, beside 1024 of an ordinary process.
 NICE_SHORT = 10
 
+SHELL = "/bin/sh"
 # $1 is the control group or empty, $2 the nice value of the session.
-# Descriptor 0 is a pipe whose other end only the agent holds: when that is closed, by the agent or
+# Descriptor 0 is a socket whose other end only the agent holds: when that is closed, by the agent or
 # with it, reading ends and so does everything of the session. TERM first, as ninja keeps its children in groups that it alone ends; and
-# CONT, since what is stopped could not end them.
+# CONT, since what is stopped could not end them. Over it the agent is told which process the watcher is, before the build begins.
+# The build is not the last command: some shells execute that one in their own place, and it would be taken for the shell.
 WATCHED = """
 [ -z "$1" ] || echo $$ 2>/dev/null >"$1/cgroup.procs"
 echo "$2" 2>/dev/null >/proc/self/autogroup
@@ -55,8 +58,10 @@ ionice -c 3 -p $$ 2>/dev/null
 shift 2
 exec 3<&0 </dev/null
 (trap '' TERM; read -r _; kill -TERM 0; kill -CONT 0; sleep 3; kill -KILL 0) <&3 3<&- &
+echo $! >&3
 exec 3<&-
 "$@"
+exit $?
 """
 
 
@@ -123,7 +128,8 @@ class Builds:
             group.set_tenth()
         elif group is not None:
             group.set_idle(True)
-        watched, held = os.pipe()
+        watched, held = (end.detach() for end in socket.socketpair())
+        os.set_blocking(held, False)
         with self._lock:
             self._held.add(held)
         try:
@@ -132,7 +138,7 @@ class Builds:
                     if self._over:
                         return Built(-15, "", ended=True)
                     process = subprocess.Popen(
-                        ["/bin/sh", "-c", WATCHED, "build", group.path if group else "", str(nice), *argv],
+                        [SHELL, "-c", WATCHED, "build", group.path if group else "", str(nice), *argv],
                         cwd=cwd,
                         env=env,
                         stdin=watched,
@@ -143,7 +149,8 @@ class Builds:
                     )
                 finally:
                     os.close(watched)
-                code, waited_s = self._wait(process, limit_s, starved_s, insists=insists)
+                with contextlib.closing(_Tree(process.pid, lambda: self._heard(held))) as tree:
+                    code, waited_s = self._wait(process, tree, limit_s, starved_s, insists=insists)
                 late = code is None
                 if code is None:
                     self._let_go(held)
@@ -157,10 +164,10 @@ class Builds:
                 _gone(group)
 
     def _wait(
-        self, process: subprocess.Popen[bytes], limit_s: float, starved_s: float, *, insists: bool
+        self, process: subprocess.Popen[bytes], tree: _Tree, limit_s: float, starved_s: float, *, insists: bool
     ) -> tuple[int | None, float]:
         """(exit status, seconds of waiting for a CPU that did not count); None: it is too late."""
-        tree, spent_s, excused_s, last_s = _Tree(process.pid), 0.0, 0.0, monotonic_s()
+        spent_s, excused_s, last_s = 0.0, 0.0, monotonic_s()
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return process.wait(LOOK_S), excused_s
@@ -182,6 +189,16 @@ class Builds:
         for held in list(self._held):
             self._let_go(held)
 
+    def _heard(self, held: int) -> bytes:
+        """What the build's shell said since it was last asked."""
+        with self._lock:
+            if held not in self._held:
+                return b""
+            try:
+                return os.read(held, 64)
+            except OSError:  # nothing yet, or the shell is gone
+                return b""
+
     def _let_go(self, held: int) -> None:
         """The build ends of it; a second time does nothing."""
         with self._lock:
@@ -192,22 +209,32 @@ class Builds:
 
 @dataclass(slots=True)
 class _Tree:
-    """The processes below a build's shell. The shell itself and its watcher are left alone: they end the rest with the agent."""
+    """The processes below a build's shell. The shell itself and its watcher are left alone: they end the rest with the agent.
+
+    ``heard``: what the shell said since; its first line is the watcher's pid.
+    """
 
     shell: int
+    heard: Callable[[], bytes]
     system: proctree.ProcSystem = field(default_factory=proctree.ProcSystem)
     stalls: StallMeter = field(default_factory=StallMeter)
     stopped: bool = False
     looked_s: float = -math.inf
+    said: bytes = b""
 
     def _below(self) -> list[proctree.Proc]:
+        if b"\n" not in self.said:
+            self.said += self.heard()
+        line, ended, _ = self.said.partition(b"\n")
         shell = self.system.stat(self.shell)
-        if shell is None:
-            return []
+        if not ended or shell is None:
+            return []  # until it says so, the build has not begun
+        watcher = int(line)
         found = proctree.walk(self.system, [(shell.pid, shell.start_ticks)])[1:]
-        own = _command(shell.pid)
-        watchers = {proc.pid for proc in found if proc.ppid == shell.pid and _command(proc.pid) == own}
-        return [proc for proc in found if not {proc.pid, proc.ppid} & watchers]
+        return [proc for proc in found if watcher not in (proc.pid, proc.ppid)]
+
+    def close(self) -> None:
+        self.system.let_all_go()
 
     def stop(self) -> None:
         """Told again at each look: a child made in the same moment would run on."""
@@ -227,14 +254,6 @@ class _Tree:
         span_s, self.looked_s = now_s - self.looked_s, now_s
         found = self.stalls.read([(proc.pid, proc.start_ticks) for proc in self._below()], now_s)
         return 0.0 if isinstance(found, Unreadable) else min(found[0], span_s)
-
-
-def _command(pid: int) -> bytes | None:
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return file.read()
-    except OSError:
-        return None
 
 
 def _stopped(process: subprocess.Popen[bytes]) -> int:

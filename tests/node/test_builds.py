@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -126,7 +128,23 @@ def stands_still(place: Path) -> bool:
     return counted(place) == before
 
 
-def test_while_something_holds_it_its_tree_is_stopped_and_no_limit_runs(tmp_path: Path) -> None:
+@pytest.fixture(params=["sh", "bash"])
+def shell(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What ``/bin/sh`` is, or may be: under the name ``sh`` bash behaves as that."""
+    if request.param == "sh":
+        return Path("/bin/sh")
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("there is no bash")
+    named = tmp_path_factory.mktemp("shell") / "sh"
+    named.symlink_to(bash)
+    return named
+
+
+def test_while_something_holds_it_its_tree_is_stopped_and_no_limit_runs(
+    tmp_path: Path, shell: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nodes.builds.SHELL", str(shell))
     builds = Builds()
     got: list[Built] = []
     command = ["sh", "-c", COUNTS, str(tmp_path)]
@@ -147,6 +165,29 @@ def test_while_something_holds_it_its_tree_is_stopped_and_no_limit_runs(tmp_path
     assert got[0].ended
 
 
+def pidfds() -> int:
+    found = 0
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found += "pidfd" in os.readlink(f"/proc/self/fd/{name}")
+    return found
+
+
+def test_what_one_that_was_held_needed_to_be_stopped_is_given_back(tmp_path: Path) -> None:
+    builds = Builds()
+    before = pidfds()
+    command = ["sh", "-c", 'echo >"$0/begun"; while [ ! -e "$0/end" ]; do sleep 0.2; done', str(tmp_path)]
+    thread = threading.Thread(target=lambda: builds.run(command, ENV, 300.0))
+    thread.start()
+    wait_for("it runs", lambda: (tmp_path / "begun").exists(), 120)
+    builds.hold("held")
+    wait_for("it is stopped", lambda: pidfds() > before, 60)
+    (tmp_path / "end").touch()
+    builds.hold(None)
+    thread.join(120)
+    assert pidfds() == before
+
+
 def test_none_begins_while_something_holds_them_but_for_one_that_a_person_insists_on(tmp_path: Path) -> None:
     builds = Builds()
     builds.hold("the owner paused all fleet work")
@@ -161,10 +202,12 @@ def test_none_begins_while_something_holds_them_but_for_one_that_a_person_insist
     assert got[0].code == 0
 
 
-def test_one_that_is_held_ends_with_an_agent_that_is_killed(tmp_path: Path) -> None:
+def test_one_that_is_held_ends_with_an_agent_that_is_killed(tmp_path: Path, shell: Path) -> None:
     code = """
 import os, pathlib, sys, threading, time
+import nodes.builds
 from nodes.builds import Builds
+nodes.builds.SHELL = sys.argv.pop(1)
 builds = Builds()
 def hold():
     while not pathlib.Path(sys.argv[5], "apart").exists():
@@ -173,7 +216,7 @@ def hold():
 threading.Thread(target=hold, daemon=True).start()
 builds.run(sys.argv[1:], dict(os.environ), 300.0)
 """
-    agent = subprocess.Popen([sys.executable, "-c", code, *tree(tmp_path)], cwd=ROOT)
+    agent = subprocess.Popen([sys.executable, "-c", code, str(shell), *tree(tmp_path)], cwd=ROOT)
     found = all_of(tmp_path)
 
     def state(pid: int) -> str:
