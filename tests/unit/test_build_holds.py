@@ -52,6 +52,13 @@ def test_a_pause_of_any_scope_is_one_for_them_and_said_once(scope: Any, device: 
     assert codes(duty_device=device, rules=(replace(rule, active=False),)) == ["PROTECTION_PAUSE"], "in the cooldown"
 
 
+@pytest.mark.parametrize("work", ["all", "cpu", "gpu", "llmserve"])
+@pytest.mark.parametrize("part", ["hold", "grant"])
+def test_a_run_holds_them_in_both_arms_whatever_work_it_tests(work: str, part: Any) -> None:
+    run = RunView("run-1", "x", WorkSelector(work), part)
+    assert codes(run=run, rules=(ACTIVE,)) == ["RUN_HOLD"]
+
+
 def test_what_is_not_certified_yet_can_be_added_beside_the_program() -> None:
     rule = replace(ACTIVE, protects_progress=True, reaction="paused")
     for gpu_jobs in ("never", "when_no_gpu_protected", "certified"):
