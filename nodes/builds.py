@@ -6,7 +6,7 @@ against the group's own processes. So each build has a session of its own with t
 A doctor, or a virtual environment, takes a second or so: at the lowest weight beside a busy program that would be minutes, until which
 nothing runs. So ``short`` ones get a tenth of what an ordinary process gets instead.
 
-They are work on the protected machine like any other: while something holds fleet work (``Builds.hold``) none is begun and those that run
+They are work on the protected machine like any other: while something holds fleet work (``Builds.held``) none is begun and those that run
 are stopped. The time that one is stopped, and within bounds the time that it waits for a CPU which others have, is not its own.
 """
 
@@ -39,6 +39,8 @@ OUTPUT_BYTES = 1 << 16
 STOP_WITHIN_S = 60.0
 LOOK_S = 0.25
 STARVED_LOOK_S = 2.0
+# As long as launchers wait for an agent that is silent (``nodes.jobs.manager``).
+SILENCE_S = 10.0
 _NUMBERS = itertools.count(1)
 
 NICE_LOWEST = 19
@@ -85,11 +87,24 @@ class Builds:
         self._lock = threading.Lock()
         self._held: set[int] = set()
         self._over = False
-        self.on_hold: str | None = None
+        self._on_hold: str | None = None
+        self._judged_s: float | None = None
 
     def hold(self, why: str | None) -> None:
         """Stop what runs and begin nothing, for this reason, until told None. Comes into force within ``LOOK_S`` and some."""
-        self.on_hold = why
+        self._on_hold = why
+
+    def judged(self, now_s: float) -> None:
+        """The agent judged the node at ``now_s`` (monotonic). From the first time on it has to go on doing so: what it said last
+        is of no use when it does not, and all is held after ``SILENCE_S``, as launchers hold their runners."""
+        self._judged_s = now_s
+
+    def held(self) -> str | None:
+        """Why none may run now, but for what a person insists on; None: they may."""
+        if self._on_hold is not None:
+            return self._on_hold
+        silent_s = 0.0 if self._judged_s is None else monotonic_s() - self._judged_s
+        return f"the agent's ticks fail: nothing was judged for {silent_s:.0f} s" if silent_s > SILENCE_S else None
 
     @property
     def is_over(self) -> bool:
@@ -120,7 +135,7 @@ class Builds:
         Raises:
             OSError: it cannot be started, or does not end.
         """
-        while self.on_hold is not None and not insists and not self._over:
+        while self.held() is not None and not insists and not self._over:
             time.sleep(LOOK_S)
         group = make_group(f"build-{os.getpid()}-{next(_NUMBERS)}", parents())
         nice = NICE_SHORT if short else NICE_LOWEST
@@ -172,7 +187,7 @@ class Builds:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return process.wait(LOOK_S), excused_s
             now_s = monotonic_s()
-            if self.on_hold is not None and not insists and not self._over:
+            if self.held() is not None and not insists and not self._over:
                 tree.stop()
             else:
                 tree.go_on()

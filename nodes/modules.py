@@ -356,7 +356,7 @@ class ModuleStore:
 
     def _not_added(self, short: str, path: Path) -> ModuleState:
         manifest, why = _manifest(path)
-        hold = self.builds.on_hold
+        hold = self.builds.held()
         why = why or ("its doctor has not run yet" if hold is None else f"its doctor waits: {hold}")
         return _state_of(short, "", manifest, why, None, self._home / short / "data")
 

@@ -198,8 +198,7 @@ class Agent:
             self.observer.memory.read(now_s, self.trees(), self.section.node.memory)
             self.enforcing.evict_for_memory()
             self.jobs.tick(now_s)
-            self.ticked_s = now_s
-            self.pulse()
+            self._ticked(now_s)
             return
         self.take_phases(self.hub.poll("tick"))
         self.observer.fleet_now = self._fleet_now()
@@ -212,7 +211,11 @@ class Agent:
         self.claims.step(now_s)
         self.jobs.tick(now_s)
         self.at_once.prepare()
+        self._ticked(now_s)
+
+    def _ticked(self, now_s: float) -> None:
         self.ticked_s = now_s
+        self.modules.builds.judged(now_s)
         self.pulse()
 
     def _fleet_now(self) -> FleetNow:

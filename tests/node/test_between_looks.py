@@ -150,3 +150,18 @@ def test_case_097_what_a_unit_holds_is_measured_and_it_goes_when_memory_is_short
     wait_for(lambda: agent.jobs.tick(time.monotonic()) or attempt not in agent.jobs.attempts())
     assert (agent.jobs.job(job).state, agent.jobs.job(job).counted) == ("waiting", 0)
     agent.jobs.cancel(job)
+
+
+def test_builds_are_told_that_the_node_was_judged_by_ticks_that_succeed_alone(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[float] = []
+    monkeypatch.setattr(agent.modules.builds, "judged", told.append)
+    monkeypatch.setattr(agent.jobs, "tick", fail)
+    with pytest.raises(OSError, match="no space left"):
+        agent.tick()
+    assert not told
+    monkeypatch.undo()
+    monkeypatch.setattr(agent.modules.builds, "judged", told.append)
+    agent.tick()
+    assert len(told) == 1

@@ -18,6 +18,7 @@ from typing import Any, cast
 import pytest
 
 from nodes.builds import Builds, Built
+from nodes.clock import monotonic_s
 from nodes.doctor import run_doctor
 from nodes.jobs.lowering import AUTOGROUP
 from nodes.uv_environment import EnvironmentFailed, uv_environment
@@ -159,6 +160,34 @@ def test_while_something_holds_it_its_tree_is_stopped_and_no_limit_runs(
     builds.hold(None)
     wait_for("it goes on", lambda: counted(tmp_path) > before, 60)
     builds.hold("again")
+    wait_for("it stands still", lambda: stands_still(tmp_path), 60)
+    builds.end()
+    thread.join(120)
+    assert got[0].ended
+
+
+def test_it_is_held_while_nobody_judges_any_more(tmp_path: Path) -> None:
+    builds = Builds()
+    builds.hold(None)
+    assert builds.held() is None
+    builds.judged(monotonic_s() - 11.0)
+    assert "nothing was judged for 11 s" in str(builds.held())
+    builds.judged(monotonic_s())
+    assert builds.held() is None
+    judges = threading.Event()
+
+    def go_on_judging() -> None:
+        while not judges.wait(0.5):
+            builds.judged(monotonic_s())
+
+    judging = threading.Thread(target=go_on_judging)
+    judging.start()
+    got: list[Built] = []
+    thread = threading.Thread(target=lambda: got.append(builds.run(["sh", "-c", COUNTS, str(tmp_path)], ENV, 300.0)))
+    thread.start()
+    wait_for("it counts", lambda: counted(tmp_path) > 0, 120)
+    judges.set()
+    judging.join()
     wait_for("it stands still", lambda: stands_still(tmp_path), 60)
     builds.end()
     thread.join(120)
