@@ -8,6 +8,7 @@ nothing runs. So ``short`` ones get a tenth of what an ordinary process gets ins
 
 They are work on the protected machine like any other: while something holds fleet work (``Builds.held``) none is begun and those that run
 are stopped. The time that one is stopped, and within bounds the time that it waits for a CPU which others have, is not its own.
+One that is stopped keeps its memory, so while memory is short those that run are ended instead: else it might never come back.
 """
 
 from __future__ import annotations
@@ -75,9 +76,16 @@ class Built:
     words: str
     late: bool = False
     ended: bool = False
-    """By ``Builds.end``; also one that came after it and was not begun."""
+    """By ``Builds.end``, or for want of memory; also one that came after ``Builds.end`` and was not begun. It says nothing of what was run."""
     starved_s: float = 0.0
     """Of the time that it took, what it waited for a CPU and what did not count for its limit."""
+    short_of_memory: str | None = None
+    """How short memory was, where it was ended for that."""
+
+    @property
+    def how_ended(self) -> str:
+        """In words, of one that was ``ended``."""
+        return f"out of memory: {self.short_of_memory}" if self.short_of_memory is not None else "with the agent"
 
 
 class Builds:
@@ -88,11 +96,15 @@ class Builds:
         self._held: set[int] = set()
         self._over = False
         self._on_hold: str | None = None
+        self._short_of_memory: str | None = None
         self._judged_s: float | None = None
 
-    def hold(self, why: str | None) -> None:
-        """Stop what runs and begin nothing, for this reason, until told None. Comes into force within ``LOOK_S`` and some."""
-        self._on_hold = why
+    def hold(self, why: str | None, *, short_of_memory: str | None = None) -> None:
+        """Stop what runs and begin nothing, for this reason, until told None. Comes into force within ``LOOK_S`` and some.
+
+        ``short_of_memory``: how short memory is; what runs is ended then.
+        """
+        self._on_hold, self._short_of_memory = why, short_of_memory
 
     def judged(self, now_s: float) -> None:
         """The agent judged the node at ``now_s`` (monotonic). From the first time on it has to go on doing so: what it said last
@@ -165,13 +177,15 @@ class Builds:
                 finally:
                     os.close(watched)
                 with contextlib.closing(_Tree(process.pid, lambda: self._heard(held))) as tree:
-                    code, waited_s = self._wait(process, tree, limit_s, starved_s, insists=insists)
-                late = code is None
-                if code is None:
-                    self._let_go(held)
-                    code = _stopped(process)
+                    code, waited_s, memory = self._wait(process, tree, limit_s, starved_s, insists=insists)
+                    late = code is None and memory is None
+                    if code is None:
+                        self._let_go(held)
+                        tree.go_on()  # what left the group is ended by what is in it
+                        code = _stopped(process)
                 words = _end_of(said.fileno())
-                return Built(code, words, late=late, ended=self._over and code != 0, starved_s=waited_s)
+                ended = (self._over or memory is not None) and code != 0
+                return Built(code, words, late, ended, waited_s, memory if ended else None)
         finally:
             self._let_go(held)
             if group is not None:
@@ -180,13 +194,17 @@ class Builds:
 
     def _wait(
         self, process: subprocess.Popen[bytes], tree: _Tree, limit_s: float, starved_s: float, *, insists: bool
-    ) -> tuple[int | None, float]:
-        """(exit status, seconds of waiting for a CPU that did not count); None: it is too late."""
+    ) -> tuple[int | None, float, str | None]:
+        """(exit status or None where it has to be ended, seconds of waiting for a CPU that did not count, how short memory is
+        where it has to be ended for that and not because it is too late)."""
         spent_s, excused_s, last_s = 0.0, 0.0, monotonic_s()
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                return process.wait(LOOK_S), excused_s
+                return process.wait(LOOK_S), excused_s, None
             now_s = monotonic_s()
+            memory = self._short_of_memory
+            if memory is not None and not insists and not self._over:
+                return None, excused_s, memory
             if self.held() is not None and not insists and not self._over:
                 tree.stop()
             else:
@@ -196,7 +214,7 @@ class Builds:
                     excused_s = min(starved_s, excused_s + tree.starved_s(now_s))
             last_s = now_s
             if spent_s - excused_s >= limit_s:
-                return None, excused_s
+                return None, excused_s, None
 
     def end(self) -> None:
         """End what runs, and let none begin any more: the agent stops."""

@@ -199,7 +199,7 @@ def python_environment(home: Path, builds: Builds | None = None) -> Path:
             if done.late
             else f"gave {done.code}: {done.words.strip()[-300:]}"
         )
-        raise OSError("venv was ended with the agent" if done.ended else f"venv {how}")
+        raise OSError(f"venv was ended {done.how_ended}" if done.ended else f"venv {how}")
     put_sdk(temporary / "lib" / f"python{version}" / "site-packages", sources)
     try:
         os.rename(temporary, place)

@@ -88,7 +88,7 @@ def run_doctor(
         errors.seek(max(0, errors.seek(0, os.SEEK_END) - COMPLAINT_BYTES))
         complaint = errors.read(COMPLAINT_BYTES)
     if done.ended:
-        return _unheard("its doctor was ended with the agent; ask it again")
+        return _unheard(f"its doctor was ended {done.how_ended}; ask it again")
     if done.late:
         starved = f" of its own (it waited {done.starved_s:.0f} s more for a CPU)" if done.starved_s >= 1.0 else ""
         return _unheard(f"its doctor did not answer within {limit_s:g} s{starved}")

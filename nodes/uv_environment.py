@@ -196,7 +196,7 @@ class _Building:
     @staticmethod
     def _done(done: Built, what: str) -> Built:
         if done.ended:
-            raise EnvironmentFailed(f"{what} was ended with the agent; add the module again")
+            raise EnvironmentFailed(f"{what} was ended {done.how_ended}; add the module again")
         if done.late:
             raise EnvironmentFailed(f"{what} was not done within {BUILD_LIMIT_S / 3600:g} hours")
         if done.code != 0:

@@ -197,6 +197,7 @@ class Agent:
             self.observer.phases.note(self.hub.poll("tick"))
             self.observer.memory.read(now_s, self.trees(), self.section.node.memory)
             self.enforcing.evict_for_memory()
+            self._hold_builds()
             self.jobs.tick(now_s)
             self._ticked(now_s)
             return
@@ -332,13 +333,17 @@ class Agent:
         run = self.runs.active
         seen = self.observer.node_view(self.section, how, now_s, run.view() if run is not None else None)
         self.view = self.governing.applied(seen, how)
-        self.modules.builds.hold("; ".join(each.why for each in build_holds(self.view)) or None)
+        self._hold_builds()
         self.enforcing.carry_out()
         self.enforcing.evict_for_memory()
         if self.admitting.admit():
             # A newcomer takes its share from the others at once, not at the next tick.
             self.enforcing.carry_out()
         self.at_once.prepare()
+
+    def _hold_builds(self) -> None:
+        why = "; ".join(each.why for each in build_holds(self.view)) or None
+        self.modules.builds.hold(why, short_of_memory=self.observer.memory.shortage)
 
     def prepare_modules(self) -> None:
         """Add the bundles that come with the product. Blocks for as long as their doctors take, and while something holds them

@@ -55,6 +55,10 @@ def is_gone(pid: int) -> bool:
         return True
 
 
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 def all_of(place: Path) -> list[int]:
     return wait_for("the build runs", lambda: len(pids(place)) == 3 and pids(place), 280)
 
@@ -194,6 +198,24 @@ def test_it_is_held_while_nobody_judges_any_more(tmp_path: Path) -> None:
     assert got[0].ended
 
 
+def test_one_that_is_stopped_is_ended_while_memory_is_short_for_it_keeps_its_own(tmp_path: Path) -> None:
+    builds = Builds()
+    got: list[Built] = []
+    thread = threading.Thread(target=lambda: got.append(builds.run(tree(tmp_path), ENV, 300.0)))
+    thread.start()
+    found = all_of(tmp_path)
+    builds.hold("a rule pauses fleet work")
+    wait_for("all of it is stopped", lambda: all(state_of(pid) == "T" for pid in found), 60)
+    builds.hold("memory is short", short_of_memory="5.0 % of memory is free")
+    thread.join(120)
+    assert (got[0].ended, got[0].late) == (True, False)
+    assert got[0].how_ended == "out of memory: 5.0 % of memory is free"
+    wait_for("all of the build is gone", lambda: all(is_gone(pid) for pid in found), 120)
+    assert builds.run(["true"], ENV, 120.0, insists=True).code == 0, "a person insists"
+    builds.hold(None)
+    assert builds.run(["true"], ENV, 120.0).code == 0, "it may be tried again"
+
+
 def pidfds() -> int:
     found = 0
     for name in os.listdir("/proc/self/fd"):
@@ -248,10 +270,7 @@ builds.run(sys.argv[1:], dict(os.environ), 300.0)
     agent = subprocess.Popen([sys.executable, "-c", code, str(shell), *tree(tmp_path)], cwd=ROOT)
     found = all_of(tmp_path)
 
-    def state(pid: int) -> str:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-    wait_for("all of it is stopped", lambda: all(state(pid) == "T" for pid in found), 60)
+    wait_for("all of it is stopped", lambda: all(state_of(pid) == "T" for pid in found), 60)
     agent.send_signal(signal.SIGKILL)
     agent.wait()
     wait_for("all of the build is gone", lambda: all(is_gone(pid) for pid in found), 120)
