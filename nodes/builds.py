@@ -33,7 +33,7 @@ from nodes.jobs.cgroup import Group, make_group, parents
 from nodes.meters.reading import Unreadable
 from nodes.meters.stall import StallMeter
 
-__all__ = ["Builds", "Built"]
+__all__ = ["BuildEnded", "Builds", "Built"]
 
 OUTPUT_BYTES = 1 << 16
 # The grace inside, and time for a busy machine to get there.
@@ -66,6 +66,10 @@ exec 3<&-
 "$@"
 exit $?
 """
+
+
+class BuildEnded(OSError):
+    """It was ended through no fault of its own (``Built.ended``): nothing is known of what was built."""
 
 
 @dataclass(frozen=True, slots=True)

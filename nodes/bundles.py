@@ -9,7 +9,7 @@ import sys
 import threading
 from pathlib import Path
 
-from nodes.builds import Builds
+from nodes.builds import BuildEnded, Builds
 from policies.refusal import Refused
 
 __all__ = [
@@ -194,12 +194,15 @@ def python_environment(home: Path, builds: Builds | None = None) -> Path:
     command = [sys.executable, "-I", "-m", "venv", "--without-pip", "--symlinks", str(temporary)]
     done = (builds or Builds()).run(command, os.environ, BUILD_LIMIT_S, starved_s=STARVED_LIMIT_S, short=True)
     if done.late or done.code != 0:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if done.ended:
+            raise BuildEnded(f"venv was ended {done.how_ended}")
         how = (
             f"was not done within {BUILD_LIMIT_S:g} s"
             if done.late
             else f"gave {done.code}: {done.words.strip()[-300:]}"
         )
-        raise OSError(f"venv was ended {done.how_ended}" if done.ended else f"venv {how}")
+        raise OSError(f"venv {how}")
     put_sdk(temporary / "lib" / f"python{version}" / "site-packages", sources)
     try:
         os.rename(temporary, place)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from nodes.builds import Builds
@@ -39,6 +39,8 @@ class DoctorReport:
     checks: list[dict[str, Any]]
     attrs: dict[str, Any]
     capabilities: list[str]
+    ended: bool = False
+    """It was ended through no fault of its own: this says nothing of the module."""
 
     def as_dict(self) -> dict[str, Any]:
         names = ("health", "why", "checks", "attrs", "capabilities")
@@ -88,7 +90,7 @@ def run_doctor(
         errors.seek(max(0, errors.seek(0, os.SEEK_END) - COMPLAINT_BYTES))
         complaint = errors.read(COMPLAINT_BYTES)
     if done.ended:
-        return _unheard(f"its doctor was ended {done.how_ended}; ask it again")
+        return replace(_unheard(f"its doctor was ended {done.how_ended}; ask it again"), ended=True)
     if done.late:
         starved = f" of its own (it waited {done.starved_s:.0f} s more for a CPU)" if done.starved_s >= 1.0 else ""
         return _unheard(f"its doctor did not answer within {limit_s:g} s{starved}")

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from nodes.builds import Builds
+from nodes.builds import BuildEnded, Builds
 from nodes.bundles import (
     bundle_digest,
     bundle_seal,
@@ -34,7 +34,7 @@ from nodes.clock import utc_iso
 from nodes.doctor import DoctorReport, run_doctor
 from nodes.jobs.runnerfiles import read_document, write_document
 from nodes.jobs.workdir import platform_name
-from nodes.uv_environment import EnvironmentFailed, uv_environment
+from nodes.uv_environment import EnvironmentEnded, EnvironmentFailed, uv_environment
 from policies.manifest import Manifest, ManifestError, parse_manifest
 from policies.refusal import Refused
 
@@ -67,6 +67,8 @@ class ModuleState:
     """Of its copy when that was last read and had ``digest``; None: it has to be read again."""
     changed: bool = False
     """Its copy is not what ``digest`` names any more."""
+    unheard: bool = False
+    """Its build or its doctor was ended through no fault of its own: of this state nothing is kept."""
 
     @property
     def stages(self) -> list[str]:
@@ -140,6 +142,8 @@ class ModuleStore:
         self.builds = Builds()
         self._lock = threading.RLock()
         self._states: dict[str, ModuleState] = {}
+        # Why the last try of a module was not heard to its end.
+        self._unheard: dict[str, str] = {}
         for folder in sorted(self._home.iterdir()):
             if folder.is_dir() and not folder.name.startswith("."):
                 kept = self._kept(folder.name)
@@ -282,6 +286,8 @@ class ModuleStore:
         else:
             if state.manifest is not None and state.python is None:
                 state = self._with_environment(replace(state, why=""))
+            if state.unheard:
+                return DoctorReport("undetected", self._keep(state).why, [], {}, [], ended=True)
             if state.manifest is not None and (state.doctor is not None or not state.why):
                 state = self._keep(_judged(state, run_doctor(state, builds=self.builds, insists=insists)))
         return state.doctor or DoctorReport("undetected", state.why, [], {}, [])
@@ -297,14 +303,21 @@ class ModuleStore:
             try:
                 built = uv_environment(state.bundle, state.digest, runtime, place, self.builds)
                 return replace(state, python=built.python, notes=built.notes)
+            except EnvironmentEnded as error:
+                return replace(state, why=f"its environment is not built: {error}", unheard=True)
             except EnvironmentFailed as error:
                 return replace(state, why=f"its environment cannot be built: {error}")
         try:
             return replace(state, python=python_environment(self._home / ".env", self.builds))
+        except BuildEnded as error:
+            return replace(state, why=f"its environment is not built: {error}", unheard=True)
         except OSError as error:
             return replace(state, why=f"its environment cannot be built: {error}")
 
     def _keep(self, state: ModuleState) -> ModuleState:
+        if state.unheard:
+            return self._as_it_was(state)
+        self._unheard.pop(state.short, None)
         document = {
             "digest": state.digest,
             "state": state.state,
@@ -320,6 +333,18 @@ class ModuleStore:
             write_document(self._home / state.short / "module.json", document, durable=True)
         with self._lock:
             self._states[state.short] = state
+        return state
+
+    def _as_it_was(self, state: ModuleState) -> ModuleState:
+        """The module is as it was before this try, so that one of the product is tried again by the next agent."""
+        self._unheard[state.short] = state.why
+        with self._lock:
+            before = self._states.get(state.short)
+            if before is not None and before.changed and not before.added_by_owner:
+                # its copy is whole by now, and nobody has heard its doctor since
+                del self._states[state.short]
+                with contextlib.suppress(OSError):
+                    (self._home / state.short / "module.json").unlink()
         return state
 
     def _kept(self, short: str) -> ModuleState | None:
@@ -357,7 +382,9 @@ class ModuleStore:
     def _not_added(self, short: str, path: Path) -> ModuleState:
         manifest, why = _manifest(path)
         hold = self.builds.held()
-        why = why or ("its doctor has not run yet" if hold is None else f"its doctor waits: {hold}")
+        if hold is not None:
+            why = why or f"its doctor waits: {hold}"
+        why = why or self._unheard.get(short, "its doctor has not run yet")
         return _state_of(short, "", manifest, why, None, self._home / short / "data")
 
 
@@ -401,7 +428,8 @@ def _checked(state: ModuleState) -> ModuleState:
 
 def _judged(state: ModuleState, report: DoctorReport) -> ModuleState:
     healthy = report.health == "healthy"
-    return replace(state, doctor=report, state="ready" if healthy else "not_ready", why="" if healthy else report.why)
+    why = "" if healthy else report.why
+    return replace(state, doctor=report, state="ready" if healthy else "not_ready", why=why, unheard=report.ended)
 
 
 def _manifest(path: Path) -> tuple[Manifest | None, str]:

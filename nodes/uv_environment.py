@@ -25,7 +25,7 @@ from nodes.bundles import put_sdk, sdk_sources
 from nodes.kept_wheels import KeptWheels, build_settings, cache_home, cpu_kind, package_of
 from policies.manifest import Runtime
 
-__all__ = ["Environment", "EnvironmentFailed", "find_uv", "uv_environment"]
+__all__ = ["Environment", "EnvironmentEnded", "EnvironmentFailed", "find_uv", "uv_environment"]
 
 # A backend built from source takes minutes; at idle priority beside a busy program many times that.
 BUILD_LIMIT_S = 4 * 3600.0
@@ -42,6 +42,10 @@ _INTERPRETER = (
 
 class EnvironmentFailed(Exception):
     """It could not be built; the text says why, in uv's words where it was uv."""
+
+
+class EnvironmentEnded(EnvironmentFailed):
+    """Its build was ended through no fault of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,7 @@ def uv_environment(bundle: Path, digest: str, runtime: Runtime, home: Path, buil
         builds: the agent's.
 
     Raises:
+        EnvironmentEnded: with the agent, or for want of memory.
         EnvironmentFailed: no uv, no usable lock, a package that cannot be had or built.
     """
     sources = sdk_sources()
@@ -97,7 +102,7 @@ def _alone(path: Path, builds: Builds) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if builds.is_over:
-                    raise EnvironmentFailed(
+                    raise EnvironmentEnded(
                         "its build was waited for when the agent ended; add the module again"
                     ) from None
             time.sleep(LOCK_LOOK_S)
@@ -196,7 +201,7 @@ class _Building:
     @staticmethod
     def _done(done: Built, what: str) -> Built:
         if done.ended:
-            raise EnvironmentFailed(f"{what} was ended {done.how_ended}; add the module again")
+            raise EnvironmentEnded(f"{what} was ended {done.how_ended}; add the module again")
         if done.late:
             raise EnvironmentFailed(f"{what} was not done within {BUILD_LIMIT_S / 3600:g} hours")
         if done.code != 0:

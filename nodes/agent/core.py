@@ -57,6 +57,8 @@ __all__ = ["TICK_S", "Agent"]
 log = logging.getLogger(__name__)
 
 TICK_S = 2.0
+# A build that is ended for want of memory waits until there is some again; one that takes it all itself is not begun for ever.
+PREPARE_TRIES = 3
 OWNER_FACT = "section_owner_uid"
 How = Literal["tick", "event", "poll"]
 
@@ -350,10 +352,16 @@ class Agent:
         (then ``modules`` says what): call it in a thread.
         """
         for name in self.modules.pending():
-            try:
-                self.modules.prepare(name)
-            except Refused as refused:
-                log.warning("module %s: %s", name, refused.why)
+            for _ in range(PREPARE_TRIES):
+                try:
+                    state = self.modules.prepare(name)
+                except Refused as refused:
+                    log.warning("module %s: %s", name, refused.why)
+                    break
+                if self.modules.builds.is_over:
+                    return
+                if state is None or not state.unheard:
+                    break
 
     def begin_shutdown(self) -> None:
         """Nothing is admitted any more; the run's block is cut; every attempt is stopped within its grace and requeued; builds end."""

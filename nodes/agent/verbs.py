@@ -205,6 +205,8 @@ class Verbs:
             state = await asyncio.to_thread(self.agent.modules.add, Path(path))
         finally:
             self._adding -= 1
+        if state.unheard:
+            raise Refused("MODULE_NOT_ADDED", f"bundle {path}", state.why, f"cotenant module add {path}")
         found = state.as_dict()
         self.agent.journal.write("MODULE_ADDED", {key: found[key] for key in ("module", "digest", "state", "why")})
         self.agent.evaluate("tick")
