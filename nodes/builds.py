@@ -23,8 +23,10 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO
 
 from nodes.clock import monotonic_s
@@ -80,7 +82,10 @@ class Built:
     words: str
     late: bool = False
     ended: bool = False
-    """By ``Builds.end``, or for want of memory; also one that came after ``Builds.end`` and was not begun. It says nothing of what was run."""
+    """By ``Builds.end``, or for want of memory; also one that came after ``Builds.end`` and was not begun.
+
+    It says nothing of what was run.
+    """
     starved_s: float = 0.0
     """Of the time that it took, what it waited for a CPU and what did not count for its limit."""
     short_of_memory: str | None = None
@@ -99,28 +104,44 @@ class Builds:
         self._lock = threading.Lock()
         self._held: set[int] = set()
         self._over = False
-        self._on_hold: str | None = None
+        self._on_hold: tuple[str | None, str | None] = (None, None)
+        self._insisted: Counter[Path] = Counter()
         self._short_of_memory: str | None = None
         self._judged_s: float | None = None
 
-    def hold(self, why: str | None, *, short_of_memory: str | None = None) -> None:
+    def hold(self, why: str | None, *, on_gpu: str | None = None, short_of_memory: str | None = None) -> None:
         """Stop what runs and begin nothing, for this reason, until told None. Comes into force within ``LOOK_S`` and some.
 
+        ``on_gpu``: what holds those of modules that use the GPU (where it is not given, ``why`` alone).
         ``short_of_memory``: how short memory is; what runs is ended then.
         """
-        self._on_hold, self._short_of_memory = why, short_of_memory
+        self._on_hold, self._short_of_memory = (why, on_gpu or why), short_of_memory
 
     def judged(self, now_s: float) -> None:
         """The agent judged the node at ``now_s`` (monotonic). From the first time on it has to go on doing so: what it said last
         is of no use when it does not, and all is held after ``SILENCE_S``, as launchers hold their runners."""
         self._judged_s = now_s
 
-    def held(self) -> str | None:
-        """Why none may run now, but for what a person insists on; None: they may."""
-        if self._on_hold is not None:
-            return self._on_hold
+    def held(self, *, gpu: bool) -> str | None:
+        """Why none may run now, but for what a person insists on; None: they may. ``gpu``: of a module that uses the GPU."""
+        if (why := self._on_hold[gpu]) is not None:
+            return why
         silent_s = 0.0 if self._judged_s is None else monotonic_s() - self._judged_s
         return f"the agent's ticks fail: nothing was judged for {silent_s:.0f} s" if silent_s > SILENCE_S else None
+
+    @contextlib.contextmanager
+    def insisting(self, lock: Path) -> Iterator[None]:
+        """A person insists on what waits for this lock: whoever has it goes on, whatever holds it (``is_insisted``)."""
+        with self._lock:
+            self._insisted[lock] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._insisted[lock] -= 1
+
+    def is_insisted(self, lock: Path) -> bool:
+        return self._insisted[lock] > 0
 
     @property
     def is_over(self) -> bool:
@@ -137,7 +158,8 @@ class Builds:
         out: IO[bytes] | None = None,
         errors: IO[bytes] | None = None,
         starved_s: float = 0.0,
-        insists: bool = False,
+        insists: bool | Callable[[], bool] = False,
+        gpu: bool = True,
         short: bool = False,
     ) -> Built:
         """Run it at the lowest priority, or a low one. What it leaves running is ended.
@@ -145,13 +167,19 @@ class Builds:
         Args:
             out, errors: files for what it writes; without them the end of both is ``Built.words``.
             starved_s: so much of the time that it waits for a CPU does not count for ``limit_s``.
-            insists: a person asked for it in spite of what holds fleet work.
+            insists: a person asked for it in spite of what holds fleet work; or whether one does by now.
+            gpu: the module uses the GPU, so what holds that holds it.
             short: it is of seconds, and others wait for it: a low priority instead of the lowest.
 
         Raises:
             OSError: it cannot be started, or does not end.
         """
-        while self.held() is not None and not insists and not self._over:
+        free = insists if callable(insists) else lambda: insists
+
+        def held_back() -> bool:
+            return self.held(gpu=gpu) is not None and not free() and not self._over
+
+        while held_back():
             time.sleep(LOOK_S)
         group = make_group(f"build-{os.getpid()}-{next(_NUMBERS)}", parents())
         nice = NICE_SHORT if short else NICE_LOWEST
@@ -181,7 +209,7 @@ class Builds:
                 finally:
                     os.close(watched)
                 with contextlib.closing(_Tree(process.pid, lambda: self._heard(held))) as tree:
-                    code, waited_s, memory = self._wait(process, tree, limit_s, starved_s, insists=insists)
+                    code, waited_s, memory = self._wait(process, tree, limit_s, starved_s, held_back, free)
                     late = code is None and memory is None
                     if code is None:
                         self._let_go(held)
@@ -197,7 +225,13 @@ class Builds:
                 _gone(group)
 
     def _wait(
-        self, process: subprocess.Popen[bytes], tree: _Tree, limit_s: float, starved_s: float, *, insists: bool
+        self,
+        process: subprocess.Popen[bytes],
+        tree: _Tree,
+        limit_s: float,
+        starved_s: float,
+        held_back: Callable[[], bool],
+        free: Callable[[], bool],
     ) -> tuple[int | None, float, str | None]:
         """(exit status or None where it has to be ended, seconds of waiting for a CPU that did not count, how short memory is
         where it has to be ended for that and not because it is too late)."""
@@ -207,9 +241,9 @@ class Builds:
                 return process.wait(LOOK_S), excused_s, None
             now_s = monotonic_s()
             memory = self._short_of_memory
-            if memory is not None and not insists and not self._over:
+            if memory is not None and not free() and not self._over:
                 return None, excused_s, memory
-            if self.held() is not None and not insists and not self._over:
+            if held_back():
                 tree.stop()
             else:
                 tree.go_on()

@@ -48,12 +48,17 @@ class DoctorReport:
 
 
 def run_doctor(
-    module: ModuleLike, limit_s: float = DOCTOR_LIMIT_S, builds: Builds | None = None, *, insists: bool = False
+    module: ModuleLike,
+    limit_s: float = DOCTOR_LIMIT_S,
+    builds: Builds | None = None,
+    *,
+    insists: bool = False,
+    gpu: bool = True,
 ) -> DoctorReport:
     """``<exec…> doctor --json`` in the module's data folder, as work that gives way to all other (``nodes.builds``).
 
     Blocks for at most ``limit_s``, not counting what it waited for a CPU and while something holds fleet work. ``insists``: a person
-    asked for it in spite of that.
+    asked for it in spite of that. ``gpu``: the module uses the GPU, so what holds that holds its doctor.
     """
     tmp = module.data.parent / "tmp"
     tmp.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -81,6 +86,7 @@ def run_doctor(
                 errors=errors,
                 starved_s=STARVED_LIMIT_S,
                 insists=insists,
+                gpu=gpu,
                 short=True,
             )
         except (OSError, ValueError) as error:

@@ -344,8 +344,8 @@ class Agent:
         self.at_once.prepare()
 
     def _hold_builds(self) -> None:
-        why = "; ".join(each.why for each in build_holds(self.view)) or None
-        self.modules.builds.hold(why, short_of_memory=self.observer.memory.shortage)
+        off_gpu, on_gpu = ("; ".join(each.why for each in build_holds(self.view, gpu=gpu)) for gpu in (False, True))
+        self.modules.builds.hold(off_gpu or None, on_gpu=on_gpu or None, short_of_memory=self.observer.memory.shortage)
 
     def prepare_modules(self) -> None:
         """Add the bundles that come with the product. Blocks for as long as their doctors take, and while something holds them

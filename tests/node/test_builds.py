@@ -173,11 +173,11 @@ def test_while_something_holds_it_its_tree_is_stopped_and_no_limit_runs(
 def test_it_is_held_while_nobody_judges_any_more(tmp_path: Path) -> None:
     builds = Builds()
     builds.hold(None)
-    assert builds.held() is None
+    assert builds.held(gpu=True) is None
     builds.judged(monotonic_s() - 11.0)
-    assert "nothing was judged for 11 s" in str(builds.held())
+    assert "nothing was judged for 11 s" in str(builds.held(gpu=False))
     builds.judged(monotonic_s())
-    assert builds.held() is None
+    assert builds.held(gpu=True) is None
     judges = threading.Event()
 
     def go_on_judging() -> None:
