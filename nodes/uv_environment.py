@@ -184,8 +184,12 @@ class _Building:
                 file.writelines(one.as_requirement() + "\n" for one in sound)
             hashed = ("--require-hashes",)
             # uv may hold a wheel that it built under other settings
-            if (sound or not build_settings(self._env)) and self._tries(wanted, *hashed, "--no-build").code == 0:
-                return tuple(kept.notes)
+            if sound or not build_settings(self._env):
+                tried = self._tries(wanted, *hashed, "--no-build")
+                if tried.ended:
+                    self._done(tried, "uv pip")
+                if tried.code == 0:
+                    return tuple(kept.notes)
             cache = kept.place / "building"
             shutil.rmtree(cache, ignore_errors=True)
             try:

@@ -21,7 +21,7 @@ from nodes.builds import Builds, Built
 from nodes.clock import monotonic_s
 from nodes.doctor import run_doctor
 from nodes.jobs.lowering import AUTOGROUP
-from nodes.uv_environment import EnvironmentFailed, uv_environment
+from nodes.uv_environment import EnvironmentEnded, EnvironmentFailed, uv_environment
 from policies.manifest import Runtime
 from tests.node.agent_rig import ROOT, wait_for
 
@@ -351,3 +351,21 @@ def test_what_ended_a_build_is_told(tmp_path: Path, ending: Built, says: str) ->
 
     with pytest.raises(EnvironmentFailed, match=says):
         uv_environment(tmp_path, "0", Runtime(kind="uv", lock="uv.lock"), tmp_path / "home", Told())
+
+
+def test_nothing_is_built_from_source_because_the_try_without_was_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "uv.lock").touch()
+    (tmp_path / "pyproject.toml").touch()
+    monkeypatch.setattr("nodes.uv_environment.build_settings", lambda _: {})
+    asked: list[list[str]] = []
+
+    class Short(Builds):
+        def run(self, argv: Any, *_: Any, **__: Any) -> Built:
+            asked.append(list(argv))
+            return Built(-15, "", ended=True, short_of_memory="5 % free") if "--no-build" in argv else Built(0, "")
+
+    with pytest.raises(EnvironmentEnded, match="out of memory: 5 % free"):
+        uv_environment(tmp_path, "0", Runtime(kind="uv", lock="uv.lock"), tmp_path / "home", Short())
+    assert "--no-build" in asked[-1]
