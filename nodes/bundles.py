@@ -9,7 +9,7 @@ import sys
 import threading
 from pathlib import Path
 
-from nodes.builds import Builds
+from nodes.builds import BuildEnded, Builds
 from policies.refusal import Refused
 
 __all__ = [
@@ -168,10 +168,11 @@ def put_sdk(packages: Path, sources: dict[str, bytes]) -> None:
         (packages / "oarbank_sdk" / name).write_text(text, encoding="utf-8")
 
 
-def python_environment(home: Path, builds: Builds | None = None) -> Path:
+def python_environment(home: Path, builds: Builds | None = None, *, insists: bool = False, gpu: bool = True) -> Path:
     """The interpreter in which only the SDK can be imported; built once per Python and SDK version under ``home``.
 
     A virtual environment without pip: its site-packages hold a copy of ``cotenant.sdk`` and the alias ``oarbank_sdk``.
+    ``insists``, ``gpu``: as in ``Builds.run``.
     """
     sources = sdk_sources()
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -186,14 +187,19 @@ def python_environment(home: Path, builds: Builds | None = None) -> Path:
     temporary = home / f".new-{os.getpid()}-{threading.get_ident()}"
     shutil.rmtree(temporary, ignore_errors=True)
     command = [sys.executable, "-I", "-m", "venv", "--without-pip", "--symlinks", str(temporary)]
-    done = (builds or Builds()).run(command, os.environ, BUILD_LIMIT_S, starved_s=STARVED_LIMIT_S, short=True)
+    done = (builds or Builds()).run(
+        command, os.environ, BUILD_LIMIT_S, starved_s=STARVED_LIMIT_S, insists=insists, gpu=gpu, short=True
+    )
     if done.late or done.code != 0:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if done.ended:
+            raise BuildEnded(f"venv was ended {done.how_ended}")
         how = (
             f"was not done within {BUILD_LIMIT_S:g} s"
             if done.late
             else f"gave {done.code}: {done.words.strip()[-300:]}"
         )
-        raise OSError("venv was ended with the agent" if done.ended else f"venv {how}")
+        raise OSError(f"venv {how}")
     put_sdk(temporary / "lib" / f"python{version}" / "site-packages", sources)
     try:
         os.rename(temporary, place)

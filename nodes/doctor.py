@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from nodes.builds import Builds
@@ -39,6 +39,8 @@ class DoctorReport:
     checks: list[dict[str, Any]]
     attrs: dict[str, Any]
     capabilities: list[str]
+    ended: bool = False
+    """It was ended through no fault of its own: this says nothing of the module."""
 
     def as_dict(self) -> dict[str, Any]:
         names = ("health", "why", "checks", "attrs", "capabilities")
@@ -46,12 +48,17 @@ class DoctorReport:
 
 
 def run_doctor(
-    module: ModuleLike, limit_s: float = DOCTOR_LIMIT_S, builds: Builds | None = None, *, insists: bool = False
+    module: ModuleLike,
+    limit_s: float = DOCTOR_LIMIT_S,
+    builds: Builds | None = None,
+    *,
+    insists: bool = False,
+    gpu: bool = True,
 ) -> DoctorReport:
     """``<exec…> doctor --json`` in the module's data folder, as work that gives way to all other (``nodes.builds``).
 
     Blocks for at most ``limit_s``, not counting what it waited for a CPU and while something holds fleet work. ``insists``: a person
-    asked for it in spite of that.
+    asked for it in spite of that. ``gpu``: the module uses the GPU, so what holds that holds its doctor.
     """
     tmp = module.data.parent / "tmp"
     tmp.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -79,6 +86,7 @@ def run_doctor(
                 errors=errors,
                 starved_s=STARVED_LIMIT_S,
                 insists=insists,
+                gpu=gpu,
                 short=True,
             )
         except (OSError, ValueError) as error:
@@ -88,7 +96,7 @@ def run_doctor(
         errors.seek(max(0, errors.seek(0, os.SEEK_END) - COMPLAINT_BYTES))
         complaint = errors.read(COMPLAINT_BYTES)
     if done.ended:
-        return _unheard("its doctor was ended with the agent; ask it again")
+        return replace(_unheard(f"its doctor was ended {done.how_ended}; ask it again"), ended=True)
     if done.late:
         starved = f" of its own (it waited {done.starved_s:.0f} s more for a CPU)" if done.starved_s >= 1.0 else ""
         return _unheard(f"its doctor did not answer within {limit_s:g} s{starved}")

@@ -40,6 +40,8 @@ class ModuleState:
     """Of its copy when that was last read; None: it has to be read again."""
     changed: bool = False
     """When its copy was last read, it was not what ``digest`` names any more."""
+    unheard: bool = False
+    """Its build or its doctor was ended through no fault of its own: of this state nothing is kept."""
     being_read: bool = False
     """Its copy is being read again, so nothing is started from it."""
     stands: bool = False
@@ -56,6 +58,11 @@ class ModuleState:
     @property
     def not_used(self) -> list[str]:
         return self.manifest.not_used if self.manifest else []
+
+    @property
+    def uses_gpu(self) -> bool:
+        """By its manifest; one that cannot be read may."""
+        return self.manifest is None or self.manifest.uses_gpu
 
     @property
     def search(self) -> str:
@@ -139,7 +146,8 @@ def as_read(state: ModuleState, seal: str | None, found: str) -> ModuleState:
 
 def judged_by(state: ModuleState, report: DoctorReport) -> ModuleState:
     healthy = report.health == "healthy"
-    return replace(state, doctor=report, state="ready" if healthy else "not_ready", why="" if healthy else report.why)
+    why = "" if healthy else report.why
+    return replace(state, doctor=report, state="ready" if healthy else "not_ready", why=why, unheard=report.ended)
 
 
 def manifest_of(path: Path) -> tuple[Manifest | None, str]:

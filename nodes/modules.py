@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from nodes.builds import Builds
+from nodes.builds import BuildEnded, Builds
 from nodes.bundles import (
     bundle_digest,
     bundle_seal,
@@ -34,7 +34,7 @@ from nodes.doctor import DoctorReport, run_doctor
 from nodes.jobs.runnerfiles import read_document, write_document
 from nodes.jobs.workdir import platform_name
 from nodes.module_state import MANIFEST, ModuleState, as_read, judged_by, manifest_of, state_of
-from nodes.uv_environment import EnvironmentFailed, uv_environment
+from nodes.uv_environment import EnvironmentEnded, EnvironmentFailed, uv_environment
 from policies.manifest import Manifest
 from policies.refusal import Refused
 
@@ -73,6 +73,8 @@ class ModuleStore:
         self.builds = Builds()
         self._lock = threading.RLock()
         self._states: dict[str, ModuleState] = {}
+        # Why the last try of a module was not heard to its end.
+        self._unheard: dict[str, str] = {}
         self._reads = CopyReads(self._was_read)
         for folder in sorted(self._home.iterdir()):
             if folder.is_dir() and not folder.name.startswith("."):
@@ -170,25 +172,38 @@ class ModuleStore:
                 if (path / MANIFEST).is_file():
                     yield path.name, path
 
+    def uses_gpu(self, module: str | Path) -> bool:
+        """A module of this node by name, or a bundle by its folder, by its manifest; one that cannot be read may."""
+        if isinstance(module, Path):
+            manifest, _ = manifest_of(module)
+            return manifest is None or manifest.uses_gpu
+        state = self.get(module)
+        return state is None or state.uses_gpu
+
     # -- adding ---------------------------------------------------------------------------------------------------------
 
-    def prepare(self, name: str) -> ModuleState | None:
-        """Add a built-in module (again, where its files changed). Blocks."""
+    def prepare(self, name: str, *, insists: bool = False) -> ModuleState | None:
+        """Add a built-in module (again, where its files changed). Blocks. ``insists``: in spite of what holds fleet work."""
         for short, path in self._builtins():
             if short == name:
                 state = self.get(name)
-                return state if state is not None and state.added_by_owner else self._add(path, by_owner=False)
+                return (
+                    state
+                    if state is not None and state.added_by_owner
+                    else self._add(path, by_owner=False, insists=insists)
+                )
         return self.get(name)
 
-    def add(self, path: Path) -> ModuleState:
-        """Copy a bundle, build its environment, run its doctor. Blocks.
+    def add(self, path: Path, *, insists: bool = False) -> ModuleState:
+        """Copy a bundle, build its environment, run its doctor. Blocks. ``insists``: in spite of what holds fleet work.
 
         Raises:
             Refused: ``path`` is no folder, has no manifest, is too large, or holds a link that leads out of it.
         """
-        return self._add(path, by_owner=not any(Path(path).resolve() == own.resolve() for _, own in self._builtins()))
+        by_owner = not any(Path(path).resolve() == own.resolve() for _, own in self._builtins())
+        return self._add(path, by_owner=by_owner, insists=insists)
 
-    def _add(self, path: Path, *, by_owner: bool) -> ModuleState:
+    def _add(self, path: Path, *, by_owner: bool, insists: bool) -> ModuleState:
         path = Path(path)
         if not (path / MANIFEST).is_file():
             why = "is no folder" if not path.is_dir() else f"holds no {MANIFEST}"
@@ -209,9 +224,9 @@ class ModuleStore:
         state = state_of(short, digest, manifest, why, bundle, data)
         state = replace(state, added_by_owner=by_owner, seal=bundle_seal(bundle))
         if manifest is not None and not state.why:
-            state = self._with_environment(state)
+            state = self._with_environment(state, insists=insists)
         if manifest is not None and not state.why:
-            state = judged_by(state, run_doctor(state, builds=self.builds))
+            state = self._asked(state, insists=insists)
         return self._keep(state)
 
     def _check_name(self, short: str, manifest: Manifest | None) -> None:
@@ -245,17 +260,22 @@ class ModuleStore:
         if state.being_read or (state.changed and state.added_by_owner):
             return DoctorReport("undetected", state.why, [], {}, [])
         if state.bundle is None or state.changed:
-            state = self.prepare(state.short) or state
+            state = self.prepare(state.short, insists=insists) or state
             if state.doctor is not None:
                 return state.doctor
         else:
             if state.manifest is not None and state.python is None:
-                state = self._with_environment(replace(state, why=""))
+                state = self._with_environment(replace(state, why=""), insists=insists)
+            if state.unheard:
+                return DoctorReport("undetected", self._keep(state).why, [], {}, [], ended=True)
             if state.manifest is not None and (state.doctor is not None or not state.why):
-                state = self._keep(judged_by(state, run_doctor(state, builds=self.builds, insists=insists)))
+                state = self._keep(self._asked(state, insists=insists))
         return state.doctor or DoctorReport("undetected", state.why, [], {}, [])
 
-    def _with_environment(self, state: ModuleState) -> ModuleState:
+    def _asked(self, state: ModuleState, *, insists: bool) -> ModuleState:
+        return judged_by(state, run_doctor(state, builds=self.builds, insists=insists, gpu=state.uses_gpu))
+
+    def _with_environment(self, state: ModuleState, *, insists: bool) -> ModuleState:
         assert state.manifest is not None
         runtime = state.manifest.runner_on(platform_name()).runtime
         if runtime.kind == "native":
@@ -264,19 +284,42 @@ class ModuleStore:
             assert state.bundle is not None
             place = self._home / state.short / "environments"
             try:
-                built = uv_environment(state.bundle, state.digest, runtime, place, self.builds)
+                built = uv_environment(
+                    state.bundle, state.digest, runtime, place, self.builds, insists=insists, gpu=state.uses_gpu
+                )
                 return replace(state, python=built.python, notes=built.notes)
+            except EnvironmentEnded as error:
+                return replace(state, why=f"its environment is not built: {error}", unheard=True)
             except EnvironmentFailed as error:
                 return replace(state, why=f"its environment cannot be built: {error}")
         try:
-            return replace(state, python=python_environment(self._home / ".env", self.builds))
+            home = self._home / ".env"
+            python = python_environment(home, self.builds, insists=insists, gpu=state.uses_gpu)
+            return replace(state, python=python)
+        except BuildEnded as error:
+            return replace(state, why=f"its environment is not built: {error}", unheard=True)
         except OSError as error:
             return replace(state, why=f"its environment cannot be built: {error}")
 
     def _keep(self, state: ModuleState) -> ModuleState:
+        if state.unheard:
+            return self._as_it_was(state)
+        self._unheard.pop(state.short, None)
         with self._lock:
             self._states[state.short] = state
         self._write(state)
+        return state
+
+    def _as_it_was(self, state: ModuleState) -> ModuleState:
+        """The module is as it was before this try, so that one of the product is tried again by the next agent."""
+        self._unheard[state.short] = state.why
+        with self._lock:
+            before = self._states.get(state.short)
+            if before is not None and before.changed and not before.added_by_owner:
+                # its copy is whole by now, and nobody has heard its doctor since
+                del self._states[state.short]
+                with contextlib.suppress(OSError):
+                    (self._home / state.short / "module.json").unlink()
         return state
 
     def _write(self, state: ModuleState) -> None:
@@ -327,6 +370,8 @@ class ModuleStore:
 
     def _not_added(self, short: str, path: Path) -> ModuleState:
         manifest, why = manifest_of(path)
-        hold = self.builds.on_hold
-        why = why or ("its doctor has not run yet" if hold is None else f"its doctor waits: {hold}")
+        hold = self.builds.held(gpu=manifest is None or manifest.uses_gpu)
+        if hold is not None:
+            why = why or f"its doctor waits: {hold}"
+        why = why or self._unheard.get(short, "its doctor has not run yet")
         return state_of(short, "", manifest, why, None, self._home / short / "data")

@@ -25,7 +25,7 @@ from nodes.bundles import put_sdk, sdk_sources
 from nodes.kept_wheels import KeptWheels, build_settings, cache_home, cpu_kind, package_of
 from policies.manifest import Runtime
 
-__all__ = ["Environment", "EnvironmentFailed", "find_uv", "uv_environment"]
+__all__ = ["Environment", "EnvironmentEnded", "EnvironmentFailed", "find_uv", "uv_environment"]
 
 # A backend built from source takes minutes; at idle priority beside a busy program many times that.
 BUILD_LIMIT_S = 4 * 3600.0
@@ -44,6 +44,10 @@ class EnvironmentFailed(Exception):
     """It could not be built; the text says why, in uv's words where it was uv."""
 
 
+class EnvironmentEnded(EnvironmentFailed):
+    """Its build was ended through no fault of its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class Environment:
     """Its interpreter, and what became of wheels that had to be built, in words."""
@@ -58,15 +62,26 @@ def find_uv() -> str | None:
     return str(beside) if os.access(beside, os.X_OK) else shutil.which("uv")
 
 
-def uv_environment(bundle: Path, digest: str, runtime: Runtime, home: Path, builds: Builds) -> Environment:
+def uv_environment(
+    bundle: Path,
+    digest: str,
+    runtime: Runtime,
+    home: Path,
+    builds: Builds,
+    *,
+    insists: bool = False,
+    gpu: bool = True,
+) -> Environment:
     """The environment, built where it is not there yet.
 
     Args:
         bundle: the copied bundle; its ``pyproject.toml`` lies beside the lock that the manifest names.
         home: where the module's environments are kept, one a bundle and SDK.
         builds: the agent's.
+        insists, gpu: as in ``Builds.run``.
 
     Raises:
+        EnvironmentEnded: with the agent, or for want of memory.
         EnvironmentFailed: no uv, no usable lock, a package that cannot be had or built.
     """
     sources = sdk_sources()
@@ -75,10 +90,11 @@ def uv_environment(bundle: Path, digest: str, runtime: Runtime, home: Path, buil
     python = place / "bin" / "python"
     notes: tuple[str, ...] = ()
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with _alone(home / f"{place.name}.lock", builds):
+    asked = _Asked(builds, insists, gpu)
+    with _alone(home / f"{place.name}.lock", asked):
         if not (place / WHOLE).exists() or not python.exists():
             shutil.rmtree(place, ignore_errors=True)
-            notes = _Building(bundle, runtime, place, builds).build()
+            notes = _Building(bundle, runtime, place, asked).build()
             packages = next(place.glob("lib/python*/site-packages"), None)
             if packages is None:
                 raise EnvironmentFailed("uv made an environment without a site-packages folder")
@@ -87,27 +103,45 @@ def uv_environment(bundle: Path, digest: str, runtime: Runtime, home: Path, buil
     return Environment(python, notes)
 
 
+class _Asked:
+    """How one environment is asked for, and the locks that are held for it: whoever insists on one of those insists on it."""
+
+    def __init__(self, builds: Builds, insists: bool, gpu: bool) -> None:
+        self.builds, self.insists, self.gpu = builds, insists, gpu
+        self.locks: list[Path] = []
+
+    def is_insisted(self) -> bool:
+        return self.insists or any(self.builds.is_insisted(lock) for lock in self.locks)
+
+
 @contextlib.contextmanager
-def _alone(path: Path, builds: Builds) -> Iterator[None]:
+def _alone(path: Path, asked: _Asked) -> Iterator[None]:
     """Other processes may build for hours: whoever waits for them stops waiting when its agent stops."""
-    with open(path, "a") as lock:
+    with contextlib.ExitStack() as waiting, open(path, "a") as lock:
+        if asked.insists:
+            waiting.enter_context(asked.builds.insisting(path))
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if builds.is_over:
-                    raise EnvironmentFailed(
+                if asked.builds.is_over:
+                    raise EnvironmentEnded(
                         "its build was waited for when the agent ended; add the module again"
                     ) from None
             time.sleep(LOCK_LOOK_S)
-        yield
+        waiting.close()
+        asked.locks.append(path)
+        try:
+            yield
+        finally:
+            asked.locks.remove(path)
 
 
 class _Building:
     """One environment being built in ``place``."""
 
-    def __init__(self, bundle: Path, runtime: Runtime, place: Path, builds: Builds) -> None:
+    def __init__(self, bundle: Path, runtime: Runtime, place: Path, asked: _Asked) -> None:
         uv = find_uv()
         if uv is None:
             raise EnvironmentFailed(
@@ -118,7 +152,7 @@ class _Building:
             raise EnvironmentFailed(f"the lock {runtime.lock!r} is no uv.lock inside the bundle")
         if not lock.is_file() or not (lock.parent / "pyproject.toml").is_file():
             raise EnvironmentFailed(f"the bundle has no {runtime.lock or 'uv.lock'} with a pyproject.toml beside it")
-        self._uv, self._lock, self._place, self._builds = uv, lock, place, builds
+        self._uv, self._lock, self._place, self._asked = uv, lock, place, asked
         self._wheels = bundle / "wheels"
         self._python = runtime.python or sys.executable
         self._env = dict(os.environ)
@@ -142,7 +176,7 @@ class _Building:
         home = cache_home(self._place.parent / "wheels")
         kept = KeptWheels(home / self._seal())
         kept.place.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with _alone(home / f"{kept.place.name}.lock", self._builds):
+        with _alone(home / f"{kept.place.name}.lock", self._asked):
             sound = kept.sound()
             without = [word for one in sound for word in ("--no-emit-package", one.package)]
             self._export(wanted, *without)
@@ -150,8 +184,12 @@ class _Building:
                 file.writelines(one.as_requirement() + "\n" for one in sound)
             hashed = ("--require-hashes",)
             # uv may hold a wheel that it built under other settings
-            if (sound or not build_settings(self._env)) and self._tries(wanted, *hashed, "--no-build").code == 0:
-                return tuple(kept.notes)
+            if sound or not build_settings(self._env):
+                tried = self._tries(wanted, *hashed, "--no-build")
+                if tried.ended:
+                    self._done(tried, "uv pip")
+                if tried.code == 0:
+                    return tuple(kept.notes)
             cache = kept.place / "building"
             shutil.rmtree(cache, ignore_errors=True)
             try:
@@ -189,14 +227,15 @@ class _Building:
 
     def _builds_run(self, argv: Sequence[str]) -> Built:
         try:
-            return self._builds.run(argv, self._env, BUILD_LIMIT_S)
+            asked = self._asked
+            return asked.builds.run(argv, self._env, BUILD_LIMIT_S, insists=asked.is_insisted, gpu=asked.gpu)
         except OSError as error:
             raise EnvironmentFailed(f"{Path(argv[0]).name} {argv[1]}: {error}") from error
 
     @staticmethod
     def _done(done: Built, what: str) -> Built:
         if done.ended:
-            raise EnvironmentFailed(f"{what} was ended with the agent; add the module again")
+            raise EnvironmentEnded(f"{what} was ended {done.how_ended}; add the module again")
         if done.late:
             raise EnvironmentFailed(f"{what} was not done within {BUILD_LIMIT_S / 3600:g} hours")
         if done.code != 0:

@@ -84,7 +84,7 @@ class GuardState:
 class GuardDecision:
     """What follows. ``code`` is there on a change of level only; ``evict`` names one job to stop and requeue now.
 
-    ``not_gone``: a job that did not go in time.
+    ``not_gone``: a job that did not go in time. ``short``: memory is known to be short, rather than not known.
     """
 
     level: Level
@@ -93,6 +93,7 @@ class GuardDecision:
     evict: str | None = None
     code: Code | None = None
     not_gone: str | None = None
+    short: bool = False
 
 
 def step_guard(
@@ -104,6 +105,7 @@ def step_guard(
     state, grown_mb = _swap_growth(state, signals.swap_used_bytes)
     known = all_known and signals.swap_used_bytes is not None
     level = _level(state.level, free_pct, grown_mb, limits, known)
+    short = free_pct is not None and _level(state.level, free_pct, grown_mb, limits, known=True) != "clear"
     code = _CODES[level] if level != state.level else None
     state = replace(state, level=level)
     evict: str | None = None
@@ -112,7 +114,7 @@ def step_guard(
         pressing = free_pct < limits.hard_free_pct or grown_mb >= limits.swap_growth_hard_mb_min
         state, evict, not_gone = _evict(state, signals, limits, pressing)
     why = _why(free_pct, grown_mb, known, limits)
-    return state, GuardDecision(level, level == "clear", why, evict, code, not_gone)
+    return state, GuardDecision(level, level == "clear", why, evict, code, not_gone, short)
 
 
 def _least_free(signals: MemorySignals) -> tuple[float | None, bool]:

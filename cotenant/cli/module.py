@@ -35,6 +35,7 @@ def register(app: typer.Typer) -> None:
     @command(modules, "add", example="cotenant module add modules/llmserve")
     def add(
         directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder with an oarbank-module.toml.")],
+        now: Annotated[bool, typer.Option("--now", help="In spite of what holds fleet work (not of a run).")] = False,
         node: NodeOption = None,
     ) -> OperationResult:
         """Add the module in DIR to the node, or replace an older version of it."""
@@ -48,7 +49,7 @@ def register(app: typer.Typer) -> None:
                 "there is no oarbank-module.toml in it",
                 "name a module's folder; a new one: cotenant sdk new DIR",
             )
-        added = agent_of(node).ask("module_add", path=str(path), _timeout_s=ADD_S)
+        added = agent_of(node).ask("module_add", path=str(path), **({"now": True} if now else {}), _timeout_s=ADD_S)
         result = OperationResult(added, view=lambda one: _list([one]))
         if added.get("state") != "ready":
             result.exit_code = Exit.OTHER_ANSWER

@@ -58,6 +58,8 @@ __all__ = ["TICK_S", "Agent"]
 log = logging.getLogger(__name__)
 
 TICK_S = 2.0
+# A build that is ended for want of memory waits until there is some again; one that takes it all itself is not begun for ever.
+PREPARE_TRIES = 3
 OWNER_FACT = "section_owner_uid"
 How = Literal["tick", "event", "poll"]
 
@@ -201,9 +203,9 @@ class Agent:
             self.observer.phases.note(self.hub.poll("tick"))
             self.observer.memory.read(now_s, self.trees(), self.section.node.memory)
             self.enforcing.evict_for_memory()
+            self._hold_builds()
             self.jobs.tick(now_s)
-            self.ticked_s = now_s
-            self.pulse()
+            self._ticked(now_s)
             return
         self.take_phases(self.hub.poll("tick"))
         self.observer.fleet_now = self._fleet_now()
@@ -216,7 +218,11 @@ class Agent:
         self.claims.step(now_s)
         self.jobs.tick(now_s)
         self.at_once.prepare()
+        self._ticked(now_s)
+
+    def _ticked(self, now_s: float) -> None:
         self.ticked_s = now_s
+        self.modules.builds.judged(now_s)
         self.pulse()
 
     def _fleet_now(self) -> FleetNow:
@@ -333,7 +339,7 @@ class Agent:
         run = self.runs.active
         seen = self.observer.node_view(self.section, how, now_s, run.view() if run is not None else None)
         self.view = self.governing.applied(self.sections.said_in(seen), how)
-        self.modules.builds.hold("; ".join(each.why for each in build_holds(self.view)) or None)
+        self._hold_builds()
         self.enforcing.carry_out()
         self.enforcing.evict_for_memory()
         if self.admitting.admit():
@@ -341,15 +347,25 @@ class Agent:
             self.enforcing.carry_out()
         self.at_once.prepare()
 
+    def _hold_builds(self) -> None:
+        off_gpu, on_gpu = ("; ".join(each.why for each in build_holds(self.view, gpu=gpu)) for gpu in (False, True))
+        self.modules.builds.hold(off_gpu or None, on_gpu=on_gpu or None, short_of_memory=self.observer.memory.shortage)
+
     def prepare_modules(self) -> None:
         """Add the bundles that come with the product. Blocks for as long as their doctors take, and while something holds them
         (then ``modules`` says what): call it in a thread.
         """
         for name in self.modules.pending():
-            try:
-                self.modules.prepare(name)
-            except Refused as refused:
-                log.warning("module %s: %s", name, refused.why)
+            for _ in range(PREPARE_TRIES):
+                try:
+                    state = self.modules.prepare(name)
+                except Refused as refused:
+                    log.warning("module %s: %s", name, refused.why)
+                    break
+                if self.modules.builds.is_over:
+                    return
+                if state is None or not state.unheard:
+                    break
 
     def begin_shutdown(self) -> None:
         """Nothing is admitted any more; the run's block is cut; every attempt is stopped within its grace and requeued; builds end."""

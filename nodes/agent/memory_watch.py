@@ -18,6 +18,7 @@ __all__ = ["MemoryWatch"]
 class MemoryWatch:
     """Attributes:
     footprints: bytes that each attempt's processes hold; None: cannot be told.
+    shortage: how short memory is; None: it is not, or it cannot be told.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -26,6 +27,7 @@ class MemoryWatch:
         self.level: str = "unknown"
         self.why = "memory was not read yet"
         self.admits = False
+        self.shortage: str | None = None
         self.footprints: dict[str, int | None] = {}
         self._guard = GuardState()
         self._victim: str | None = None
@@ -37,6 +39,7 @@ class MemoryWatch:
         signals = MemorySignals(self.reading.pools, self.reading.swap_used_bytes, self.footprints)
         self._guard, decided = step_guard(self._guard, signals, now_s, limits)
         self.level, self.why, self.admits = decided.level, decided.why, decided.admit
+        self.shortage = decided.why if decided.short else None
         self._victim = decided.evict or self._victim
         if decided.code is not None:
             self._journal.write(decided.code, self.describe())

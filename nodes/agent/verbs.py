@@ -24,7 +24,6 @@ from nodes.machine import read_machine
 from nodes.meters.reading import Unreadable
 from nodes.rpc import Peer, Verb
 from nodes.sources.probe import Owner
-from policies.build_holds import build_holds
 from policies.doctor import Gpu, judge_machine, lacking
 from policies.harness.kept import run_row
 from policies.harness.rows import Order
@@ -196,15 +195,21 @@ class Verbs:
     def modules(self) -> list[dict[str, Any]]:
         return [module.as_dict() for module in self.agent.modules.list()]
 
-    async def module_add(self, path: str) -> dict[str, Any]:
+    async def module_add(self, path: str, now: bool = False) -> dict[str, Any]:
+        """``now``: a person insists on it in spite of what holds fleet work; while a run measures nobody can."""
+        gpu = await asyncio.to_thread(self.agent.modules.uses_gpu, Path(path))
         # A bundle that changes between two windows would certify work that was not measured.
         self.agent.runs.check_free()
-        self._check_held(f"bundle {path}", "add it when that is over: cotenant explain")
+        if not now:
+            remedy = f"add it when that is over; or all the same: cotenant module add {path} --now"
+            self._check_held(f"bundle {path}", remedy, gpu=gpu)
         self._adding += 1
         try:
-            state = await asyncio.to_thread(self.agent.modules.add, Path(path))
+            state = await asyncio.to_thread(self.agent.modules.add, Path(path), insists=now)
         finally:
             self._adding -= 1
+        if state.unheard:
+            raise Refused("MODULE_NOT_ADDED", f"bundle {path}", state.why, f"cotenant module add {path}")
         found = state.as_dict()
         self.agent.journal.write("MODULE_ADDED", {key: found[key] for key in ("module", "digest", "state", "why")})
         self.agent.evaluate("tick")
@@ -215,7 +220,7 @@ class Verbs:
         self.agent.runs.check_free()
         if not now:
             remedy = f"ask when that is over; or all the same: cotenant module doctor {module} --now"
-            self._check_held(f"the doctor of {module}", remedy)
+            self._check_held(f"the doctor of {module}", remedy, gpu=self.agent.modules.uses_gpu(module))
         self._adding += now  # one that insists is not stopped, so no run may begin beside it
         try:
             report = await asyncio.to_thread(self.agent.modules.doctor, module, insists=now)
@@ -224,11 +229,11 @@ class Verbs:
         self.agent.evaluate("tick")
         return report.as_dict()
 
-    def _check_held(self, what: str, remedy: str) -> None:
+    def _check_held(self, what: str, remedy: str, *, gpu: bool) -> None:
         """A build or a doctor that was asked for is refused rather than kept waiting for nobody knows how long."""
-        why = build_holds(self.agent.view)
-        if why:
-            raise Refused("MODULE_HELD", what, "; ".join(each.why for each in why), remedy)
+        why = self.agent.modules.builds.held(gpu=gpu)
+        if why is not None:
+            raise Refused("MODULE_HELD", what, why, remedy)
 
     def job_submit(
         self,

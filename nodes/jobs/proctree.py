@@ -149,6 +149,11 @@ class ProcSystem:
             return None
         return fd
 
+    def let_all_go(self) -> None:
+        """Close the descriptors kept; it can be used on."""
+        for who in list(self._grips):
+            self._let_go(who)
+
     def _grip(self, pid: int, start_ticks: int) -> int | None:
         who = (pid, start_ticks)
         fd = self._grips.pop(who, None)

@@ -198,6 +198,8 @@ def test_no_module_is_built_or_asked_while_fleet_work_is_held_unless_a_person_in
         rig.client.call("module_add", path=str(MODULE))
     assert refused.value.code == "MODULE_HELD"
     assert rig.client.call("module_doctor", module="stranger", now=True, _timeout_s=300)["health"] == "healthy"
+    assert "--now" in refused.value.remedy
+    assert rig.client.call("module_add", path=str(MODULE), now=True, _timeout_s=300)["state"] == "ready"
 
 
 def test_the_modules_of_the_product_wait_until_nothing_holds_fleet_work(rig: Rig) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -150,3 +151,33 @@ def test_case_097_what_a_unit_holds_is_measured_and_it_goes_when_memory_is_short
     wait_for(lambda: agent.jobs.tick(time.monotonic()) or attempt not in agent.jobs.attempts())
     assert (agent.jobs.job(job).state, agent.jobs.job(job).counted) == ("waiting", 0)
     agent.jobs.cancel(job)
+
+
+def test_builds_are_told_that_the_node_was_judged_by_ticks_that_succeed_alone(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[float] = []
+    monkeypatch.setattr(agent.modules.builds, "judged", told.append)
+    monkeypatch.setattr(agent.jobs, "tick", fail)
+    with pytest.raises(OSError, match="no space left"):
+        agent.tick()
+    assert not told
+    monkeypatch.undo()
+    monkeypatch.setattr(agent.modules.builds, "judged", told.append)
+    agent.tick()
+    assert len(told) == 1
+
+
+def test_a_build_is_ended_for_want_of_memory_also_while_a_self_cost_run_lets_all_rest(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent.tick()
+    monkeypatch.setattr(agent.runs, "release_if_gone", lambda: None)
+    monkeypatch.setattr(agent.runs, "active", SimpleNamespace(resting=True))
+    monkeypatch.setattr(agent.observer.memory, "read", lambda *_: None)
+    monkeypatch.setattr(agent.observer.memory, "shortage", "5 % is free")
+    told: list[str | None] = []
+    monkeypatch.setattr(agent.modules.builds, "hold", lambda *_, short_of_memory, **__: told.append(short_of_memory))
+    agent.tick()
+    assert told == ["5 % is free"]
+    monkeypatch.undo()

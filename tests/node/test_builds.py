@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,9 +18,10 @@ from typing import Any, cast
 import pytest
 
 from nodes.builds import Builds, Built
+from nodes.clock import monotonic_s
 from nodes.doctor import run_doctor
 from nodes.jobs.lowering import AUTOGROUP
-from nodes.uv_environment import EnvironmentFailed, uv_environment
+from nodes.uv_environment import EnvironmentEnded, EnvironmentFailed, uv_environment
 from policies.manifest import Runtime
 from tests.node.agent_rig import ROOT, wait_for
 
@@ -50,6 +53,10 @@ def is_gone(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
         return True
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def all_of(place: Path) -> list[int]:
@@ -126,7 +133,23 @@ def stands_still(place: Path) -> bool:
     return counted(place) == before
 
 
-def test_while_something_holds_it_its_tree_is_stopped_and_no_limit_runs(tmp_path: Path) -> None:
+@pytest.fixture(params=["sh", "bash"])
+def shell(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What ``/bin/sh`` is, or may be: under the name ``sh`` bash behaves as that."""
+    if request.param == "sh":
+        return Path("/bin/sh")
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("there is no bash")
+    named = tmp_path_factory.mktemp("shell") / "sh"
+    named.symlink_to(bash)
+    return named
+
+
+def test_while_something_holds_it_its_tree_is_stopped_and_no_limit_runs(
+    tmp_path: Path, shell: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nodes.builds.SHELL", str(shell))
     builds = Builds()
     got: list[Built] = []
     command = ["sh", "-c", COUNTS, str(tmp_path)]
@@ -147,6 +170,75 @@ def test_while_something_holds_it_its_tree_is_stopped_and_no_limit_runs(tmp_path
     assert got[0].ended
 
 
+def test_it_is_held_while_nobody_judges_any_more(tmp_path: Path) -> None:
+    builds = Builds()
+    builds.hold(None)
+    assert builds.held(gpu=True) is None
+    builds.judged(monotonic_s() - 11.0)
+    assert "nothing was judged for 11 s" in str(builds.held(gpu=False))
+    builds.judged(monotonic_s())
+    assert builds.held(gpu=True) is None
+    judges = threading.Event()
+
+    def go_on_judging() -> None:
+        while not judges.wait(0.5):
+            builds.judged(monotonic_s())
+
+    judging = threading.Thread(target=go_on_judging)
+    judging.start()
+    got: list[Built] = []
+    thread = threading.Thread(target=lambda: got.append(builds.run(["sh", "-c", COUNTS, str(tmp_path)], ENV, 300.0)))
+    thread.start()
+    wait_for("it counts", lambda: counted(tmp_path) > 0, 120)
+    judges.set()
+    judging.join()
+    wait_for("it stands still", lambda: stands_still(tmp_path), 60)
+    builds.end()
+    thread.join(120)
+    assert got[0].ended
+
+
+def test_one_that_is_stopped_is_ended_while_memory_is_short_for_it_keeps_its_own(tmp_path: Path) -> None:
+    builds = Builds()
+    got: list[Built] = []
+    thread = threading.Thread(target=lambda: got.append(builds.run(tree(tmp_path), ENV, 300.0)))
+    thread.start()
+    found = all_of(tmp_path)
+    builds.hold("a rule pauses fleet work")
+    wait_for("all of it is stopped", lambda: all(state_of(pid) == "T" for pid in found), 60)
+    builds.hold("memory is short", short_of_memory="5.0 % of memory is free")
+    thread.join(120)
+    assert (got[0].ended, got[0].late) == (True, False)
+    assert got[0].how_ended == "out of memory: 5.0 % of memory is free"
+    wait_for("all of the build is gone", lambda: all(is_gone(pid) for pid in found), 120)
+    assert builds.run(["true"], ENV, 120.0, insists=True).code == 0, "a person insists"
+    builds.hold(None)
+    assert builds.run(["true"], ENV, 120.0).code == 0, "it may be tried again"
+
+
+def pidfds() -> int:
+    found = 0
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found += "pidfd" in os.readlink(f"/proc/self/fd/{name}")
+    return found
+
+
+def test_what_one_that_was_held_needed_to_be_stopped_is_given_back(tmp_path: Path) -> None:
+    builds = Builds()
+    before = pidfds()
+    command = ["sh", "-c", 'echo >"$0/begun"; while [ ! -e "$0/end" ]; do sleep 0.2; done', str(tmp_path)]
+    thread = threading.Thread(target=lambda: builds.run(command, ENV, 300.0))
+    thread.start()
+    wait_for("it runs", lambda: (tmp_path / "begun").exists(), 120)
+    builds.hold("held")
+    wait_for("it is stopped", lambda: pidfds() > before, 60)
+    (tmp_path / "end").touch()
+    builds.hold(None)
+    thread.join(120)
+    assert pidfds() == before
+
+
 def test_none_begins_while_something_holds_them_but_for_one_that_a_person_insists_on(tmp_path: Path) -> None:
     builds = Builds()
     builds.hold("the owner paused all fleet work")
@@ -161,10 +253,12 @@ def test_none_begins_while_something_holds_them_but_for_one_that_a_person_insist
     assert got[0].code == 0
 
 
-def test_one_that_is_held_ends_with_an_agent_that_is_killed(tmp_path: Path) -> None:
+def test_one_that_is_held_ends_with_an_agent_that_is_killed(tmp_path: Path, shell: Path) -> None:
     code = """
 import os, pathlib, sys, threading, time
+import nodes.builds
 from nodes.builds import Builds
+nodes.builds.SHELL = sys.argv.pop(1)
 builds = Builds()
 def hold():
     while not pathlib.Path(sys.argv[5], "apart").exists():
@@ -173,13 +267,10 @@ def hold():
 threading.Thread(target=hold, daemon=True).start()
 builds.run(sys.argv[1:], dict(os.environ), 300.0)
 """
-    agent = subprocess.Popen([sys.executable, "-c", code, *tree(tmp_path)], cwd=ROOT)
+    agent = subprocess.Popen([sys.executable, "-c", code, str(shell), *tree(tmp_path)], cwd=ROOT)
     found = all_of(tmp_path)
 
-    def state(pid: int) -> str:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-    wait_for("all of it is stopped", lambda: all(state(pid) == "T" for pid in found), 60)
+    wait_for("all of it is stopped", lambda: all(state_of(pid) == "T" for pid in found), 60)
     agent.send_signal(signal.SIGKILL)
     agent.wait()
     wait_for("all of the build is gone", lambda: all(is_gone(pid) for pid in found), 120)
@@ -260,3 +351,21 @@ def test_what_ended_a_build_is_told(tmp_path: Path, ending: Built, says: str) ->
 
     with pytest.raises(EnvironmentFailed, match=says):
         uv_environment(tmp_path, "0", Runtime(kind="uv", lock="uv.lock"), tmp_path / "home", Told())
+
+
+def test_nothing_is_built_from_source_because_the_try_without_was_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "uv.lock").touch()
+    (tmp_path / "pyproject.toml").touch()
+    monkeypatch.setattr("nodes.uv_environment.build_settings", lambda _: {})
+    asked: list[list[str]] = []
+
+    class Short(Builds):
+        def run(self, argv: Any, *_: Any, **__: Any) -> Built:
+            asked.append(list(argv))
+            return Built(-15, "", ended=True, short_of_memory="5 % free") if "--no-build" in argv else Built(0, "")
+
+    with pytest.raises(EnvironmentEnded, match="out of memory: 5 % free"):
+        uv_environment(tmp_path, "0", Runtime(kind="uv", lock="uv.lock"), tmp_path / "home", Short())
+    assert "--no-build" in asked[-1]

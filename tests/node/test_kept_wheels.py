@@ -10,6 +10,7 @@ import tarfile
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,7 +57,7 @@ backend-path = ["."]
 class Plain(Builds):
     """At normal priority: what is tested here is not how a build gives way."""
 
-    def run(self, argv: Sequence[str], env: Mapping[str, str], limit_s: float) -> Built:
+    def run(self, argv: Sequence[str], env: Mapping[str, str], limit_s: float, **_: Any) -> Built:
         done = subprocess.run(argv, env=dict(env), capture_output=True, text=True, timeout=600, check=False)
         return Built(done.returncode, done.stdout + done.stderr)
 
@@ -233,11 +234,12 @@ def test_only_what_makes_another_wheel_is_a_build_setting() -> None:
 def test_who_waits_for_another_ones_build_stops_waiting_when_its_agent_ends(tmp_path: Path) -> None:
     import fcntl
 
-    from nodes.uv_environment import _alone
+    from nodes.uv_environment import _alone, _Asked
 
-    builds = Plain()
-    builds.end()
+    asked = _Asked(Plain(), insists=True, gpu=False)
+    asked.builds.end()
     with open(tmp_path / "lock", "a") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(EnvironmentFailed, match="add the module again"), _alone(tmp_path / "lock", builds):
+        with pytest.raises(EnvironmentFailed, match="add the module again"), _alone(tmp_path / "lock", asked):
             pass
+    assert not asked.builds.is_insisted(tmp_path / "lock")

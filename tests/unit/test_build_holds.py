@@ -16,7 +16,7 @@ RUN = RunView("run-1", "x", WorkSelector("llmserve"), "hold")
 
 
 def codes(**node: Any) -> list[str]:
-    return [each.code for each in build_holds(NodeView(**node))]
+    return [each.code for each in build_holds(NodeView(**node), gpu=True)]
 
 
 @pytest.mark.parametrize(
@@ -50,6 +50,21 @@ def test_a_pause_of_any_scope_is_one_for_them_and_said_once(scope: Any, device: 
     rule = replace(ACTIVE, pause=scope)
     assert codes(duty_device=device, rules=(rule,)) == ["PROTECTION_PAUSE"]
     assert codes(duty_device=device, rules=(replace(rule, active=False),)) == ["PROTECTION_PAUSE"], "in the cooldown"
+
+
+def test_a_pause_of_gpu_work_is_none_for_a_module_that_uses_no_gpu_but_where_the_cpu_is_the_device() -> None:
+    rules = (replace(ACTIVE, pause="gpu"),)
+    assert build_holds(NodeView(rules=rules), gpu=False) == ()
+    for scope in ("all", "cpu", "io"):
+        assert build_holds(NodeView(rules=(replace(ACTIVE, pause=scope),)), gpu=False)
+    assert build_holds(NodeView(duty_device="cpu", rules=rules), gpu=False)
+
+
+@pytest.mark.parametrize("work", ["all", "cpu", "gpu", "llmserve"])
+@pytest.mark.parametrize("part", ["hold", "grant"])
+def test_a_run_holds_them_in_both_arms_whatever_work_it_tests(work: str, part: Any) -> None:
+    run = RunView("run-1", "x", WorkSelector(work), part)
+    assert codes(run=run, rules=(ACTIVE,)) == ["RUN_HOLD"]
 
 
 def test_what_is_not_certified_yet_can_be_added_beside_the_program() -> None:

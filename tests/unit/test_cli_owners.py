@@ -196,3 +196,12 @@ def test_a_modules_doctor_is_insisted_on_by_name_alone(cli: Cli, home: Path) -> 
         assert cli("module", "doctor", "llmserve", "--now").code == 0
     asked = [params for verb, params in agent.asked if verb == "module_doctor"]
     assert [params.get("now", False) for params in asked] == [False, True]
+
+
+def test_the_adding_of_a_module_is_insisted_on_by_name_alone(cli: Cli, home: Path, tmp_path: Path) -> None:  # noqa: F811
+    (tmp_path / "oarbank-module.toml").touch()
+    with FakeAgent(home, module_add={"state": "ready", "stages": []}).serving() as agent:
+        assert cli("module", "add", str(tmp_path)).code == 0
+        assert cli("module", "add", str(tmp_path), "--now").code == 0
+    asked = [params for verb, params in agent.asked if verb == "module_add"]
+    assert [params.get("now", False) for params in asked] == [False, True]

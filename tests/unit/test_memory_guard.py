@@ -250,3 +250,13 @@ def test_case_097_the_measured_size_decides_who_goes() -> None:
     assert decisions[0].evict == "liar"
     _, decisions = drive([(0.0, reading(5, b=None, a=None))])
     assert decisions[0].evict == "a"
+
+
+def test_memory_that_is_not_known_is_not_said_to_be_short() -> None:
+    def short(*readings: MemorySignals) -> list[bool]:
+        return [each.short for each in drive((2.0 * tick, one) for tick, one in enumerate(readings))[1]]
+
+    assert short(reading(50), reading(11.9), reading(13), reading(50)) == [False, True, True, False]
+    assert short(reading(None), reading(50, None), reading(50)) == [False, False, False]
+    assert short(reading(11, None)) == [True]
+    assert short(reading(50, 0), reading(50, 300)) == [False, True]

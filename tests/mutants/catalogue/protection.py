@@ -269,6 +269,30 @@ PROTECTION = [
         ("tests/unit/test_rule_restart.py::test_what_cannot_be_read_counts_as_held",),
     ),
     Mutant(
+        "a module's build runs beside a run whose work is all",
+        "policies/build_holds.py",
+        "if node.run is not None:",
+        "if node.run is not None and not node.run.tests(_OFF_DEVICE):",
+        ("tests/unit/test_build_holds.py::test_a_run_holds_them_in_both_arms_whatever_work_it_tests",),
+    ),
+    Mutant(
+        "a pause of GPU work holds every module's build",
+        "policies/build_holds.py",
+        'if not gpu and node.duty_device != "cpu":',
+        "if False:",
+        (
+            "tests/unit/test_build_holds.py"
+            "::test_a_pause_of_gpu_work_is_none_for_a_module_that_uses_no_gpu_but_where_the_cpu_is_the_device",
+        ),
+    ),
+    Mutant(
+        "memory that cannot be read ends builds",
+        "policies/memory_guard.py",
+        "short = free_pct is not None and _level(",
+        "short = free_pct is None or _level(",
+        ("tests/unit/test_memory_guard.py::test_memory_that_is_not_known_is_not_said_to_be_short",),
+    ),
+    Mutant(
         "a module's build ignores a pause of GPU work",
         "policies/build_holds.py",
         "for each in brakes(_ON_DEVICE, node) if",
