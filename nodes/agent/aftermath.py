@@ -22,6 +22,8 @@ class Aftermath:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._since_s: dict[str, float] = {}
+        # Runs whose washout is over, which their records do not say yet.
+        self._over: set[str] = set()
         self._said = False
 
     def step(self, now_s: float) -> None:
@@ -29,7 +31,8 @@ class Aftermath:
         self._since_s = {run: since_s for run, since_s in self._since_s.items() if run in runs.lefts}
         for run, left in tuple(runs.lefts.items()):
             active = runs.active if runs.active is not None and runs.active.run == run else None
-            if active is not None and (active.in_arms or not self._agent.under_test.held(active)):
+            in_block = run in runs.cut or (active is not None and active.in_arms)
+            if in_block or (active is not None and not self._agent.under_test.held(active)):
                 self._since_s.pop(run, None)
                 continue
             since_s = self._since_s.setdefault(run, now_s)
@@ -38,12 +41,21 @@ class Aftermath:
                 del runs.lefts[run]
                 if active is None:
                     self._agent.unsettled.add(run)
-            elif now_s - since_s >= left.washout_s and run not in runs.unkept:
-                self._end(run)
+            elif now_s - since_s >= left.washout_s:
+                runs.note_left(run, None, keep=False)
+                self._over.add(run)
+        for run in tuple(self._over):
+            self._keep(run)
 
-    def _end(self, run: str) -> None:
+    def _keep(self, run: str) -> None:
+        """That it is over, behind the row that the block left, and unless another block has begun since."""
+        runs = self._agent.runs
+        if run in runs.unkept:
+            return
         try:
-            self._agent.runs.note_left(run, None)
+            if run not in runs.lefts:
+                runs.note_left(run, None)
+            self._over.discard(run)
             self._said = False
         except sqlite3.Error as error:  # tried again on the next tick
             if not self._said:

@@ -80,7 +80,7 @@ class BlockRunner:
         self.gaps: set[Arm] = (
             set()
         )  # whose window has a hole, though the source reads and the program's processes are all there
-        self.members: frozenset[PidStart] = frozenset()  # the program's processes when the arm began
+        self.members: frozenset[PidStart] = frozenset()  # the program's lasting processes when the arm began
         self.collapse: CollapseWatch | None = None
         self.waited_for_work_s: float | None = None
         self.before_arms = False
@@ -124,6 +124,8 @@ class BlockRunner:
             self.before_arms = True
             raise _LeftOut((why[0], f"not ready within {READY_WITHIN_S:.0f} s: {why[1]}"))
         self.started, self.run.in_arms = self.agent.conditions(self.run), True
+        # the washout of the block before may have ended while this one waited
+        self.speaks_for = "off" if self.run.left is None else self.run.left.arm
 
     def _leave(self, *, keep: bool = True) -> None:
         """Note the program as it is now. Nothing was awaited since it was judged last: no death falls between the two."""
@@ -163,7 +165,7 @@ class BlockRunner:
         if self.arm == "on":
             self.speaks_for = "on"
         self._leave()  # before the work may run: an agent that dies with the program leaves this behind
-        self.members = self.agent.observer.members(spec.rule)
+        self.members = self.agent.observer.members(spec.rule, spec.washout_s + spec.window_s)
         run.part = "grant" if self.arm == "on" and spec.kind == "ab" else "hold"
         run.resting = spec.kind == "self" and self.arm == "off"
         self.collapse = None
@@ -218,7 +220,7 @@ class BlockRunner:
         whole = view.readable and counted.void_s == 0.0 and counted.unknown_s == 0.0
         events = counted.events if whole else None
         # A source that begins anew as one of the program's processes ended (a worker below a launcher that stays) is no mere rotation.
-        if view.readable and not whole and self.members <= agent.observer.members(spec.rule):
+        if view.readable and not whole and self.members <= agent.observer.members(spec.rule, 0.0):
             self.gaps.add(self.arm)
         ran_s = agent.under_test.ran_s(run, begin.at_s, end.at_s) if run.part == "grant" else 0.0
         units = self._units(begin, end, length_s)
@@ -376,7 +378,10 @@ class BlockRunner:
         arm: Arm | None = None,
         collapse: str | None = None,
     ) -> BlockRow:
-        extra: dict[str, Any] = {} if state == "counted" else {"part": self.part}
+        extra: dict[str, Any] = {}
+        if state != "counted":
+            # what the rows before this one say cannot tell it: some ended before their second arm, some left a washout that is over
+            extra |= {"part": self.part, "after_on": self.speaks_for == "on"}
         if self.waited_for_work_s is not None:
             extra["waited_for_work_s"] = round(self.waited_for_work_s, 3)
         return BlockRow(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from nodes.agent.left import Left
 from nodes.agent.revoking import settle
-from nodes.clock import utc_now
+from nodes.clock import monotonic_s, utc_now
 from policies.certificate import (
     Certificate,
     Fingerprint,
@@ -45,6 +45,9 @@ __all__ = ["Certifier"]
 log = logging.getLogger(__name__)
 
 RECOMPUTE_WITHIN_S = 120.0
+# What is longer is offered again by the flow.
+WASHOUT_WITHIN_S = 45.0
+WASHOUT_LOOK_S = 0.5
 
 
 def _refused(run: str, why: str, remedy: str | None = None, about: str = "other") -> Refused:
@@ -118,10 +121,7 @@ class Certifier:
             rows = self.agent.runs.blocks(run)
         except ValueError as error:
             raise _refused(run, f"a block of its cannot be understood: {error}", "measure it anew") from None
-        left = Left.of(record.get("left"))
-        ended = frozenset() if left is None or left.arm == "off" else left.ended()
-        if left is not None and ended:
-            raise _refused(run, f"{left.words(ended)}, before it was certified", "measure it anew")
+        await self._washout_is_over(run)
         against = no_certificate(spec, rows)
         if against:
             raise _refused(run, "; ".join(against))
@@ -196,6 +196,21 @@ class Certifier:
         )
         self._nothing_since(record, certificate, others)
         return certificate
+
+    async def _washout_is_over(self, run: str) -> None:
+        """Where the last window was ON a death in the washout after it speaks against the work, so nothing is certified before."""
+        runs = self.agent.runs
+        until_s = monotonic_s() + WASHOUT_WITHIN_S
+        while (watched := runs.lefts.get(run)) is not None and watched.arm == "on" and monotonic_s() < until_s:
+            await asyncio.sleep(WASHOUT_LOOK_S)
+        left = Left.of(runs.record(run).get("left"))
+        if left is None or left.arm == "off":
+            return
+        if ended := left.ended():
+            raise _refused(run, f"{left.words(ended)}, before it was certified", "measure it anew")
+        if run in runs.lefts:
+            why = "the washout after its last window is not over, and a death of the program in it would speak against the work"
+            raise _refused(run, why, "offer it again in a while", about="later")
 
     def _nothing_since(self, record: dict[str, Any], certificate: Certificate, others: list[dict[str, Any]]) -> None:
         """Refused where a later run showed the harm that would have revoked it, had it been offered in time."""

@@ -215,6 +215,7 @@ class Measurer:
             return row
         finally:
             active.measuring = None
+            agent.runs.cut.discard(active.run)
             active.asks()
             self._blocks.pop((active.run, number), None)
             if agent.runs.active is not active:

@@ -14,8 +14,9 @@ from nodes.agent.memory_watch import MemoryWatch
 from nodes.agent.phases import Phases
 from nodes.agent.program_use import footprint_bytes, held_bytes
 from nodes.agent.rule_memory import RuleMemory, rule_digest
-from nodes.clock import monotonic_s
+from nodes.clock import boottime_s, monotonic_s
 from nodes.identity import ProcessId
+from nodes.jobs.proctree import CLOCK_TICKS
 from nodes.journal import Journal
 from nodes.power import power_source
 from nodes.processes import ProcessTable
@@ -311,10 +312,15 @@ class Observer:
     def program(self, rule: str) -> frozenset[PidStart]:
         return frozenset(p.pid_start for p in self._roots(rule))
 
-    def members(self, rule: str) -> frozenset[PidStart]:
-        """The program's processes with all below them."""
+    def members(self, rule: str, older_s: float) -> frozenset[PidStart]:
+        """The program's processes with all below them that are so old: what comes and goes is no worker of it."""
         found = self._groups.get(rule)
-        return frozenset() if found is None else frozenset(p.pid_start for p in found.members)
+        before_ticks = (boottime_s() - older_s) * CLOCK_TICKS
+        return frozenset(
+            p.pid_start
+            for p in (() if found is None else found.members)
+            if p.start_ticks is not None and p.start_ticks <= before_ticks
+        )
 
     def processes(self, rule: str) -> list[dict[str, Any]]:
         """The program's own processes, for people and for the fingerprint."""

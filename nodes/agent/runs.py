@@ -53,6 +53,8 @@ class Runs:
         self.unkept: dict[str, BlockRow] = {}
         # By run: the program as it was left, for as long as a death of it speaks against an arm (``aftermath``).
         self.lefts: dict[str, Left] = {}
+        # Runs that were let go in the middle of a block: it is about to write its row.
+        self.cut: set[str] = set()
         self.room = Reserve(journal.path.with_name("block.reserve"))
         left = self.room.row()  # of an agent that died before the journal took it
         if left is not None and self._lacks(left):
@@ -211,6 +213,8 @@ class Runs:
         facts = {"run": active.run, "holder": active.holder.as_dict()}
         self.journal.write(*(("RUN_HOLDER_GONE", facts) if gone else ("RUN_HOLDER_IDLE", facts | {"idle_s": idle_s})))
         active.ending = active.ending or "cut"
+        if active.measuring is not None:
+            self.cut.add(active.run)
         self.active = None
         self.journal.write("RUN_RELEASED", {"run": active.run})
         return active
@@ -433,7 +437,7 @@ class Runs:
         self.keep_unkept(run)  # it may show harm: nothing ends without it
         if active is None or active.measuring is None:
             self.close_started_blocks(run)
-        if active is not None and active.measuring is None and ending not in HARM:
+        if (active is None or active.measuring is None) and ending not in HARM:
             self.note_death(run)
         record = self.record(run)
         ended_before = record["state"] == "ended"

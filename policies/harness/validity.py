@@ -236,7 +236,12 @@ def _settling(happening: Happening) -> bool:
 
 
 def _after_on(row: BlockRow, previous: BlockRow | None) -> bool:
-    """Does this block's OFF stretch follow a stretch with the work on?"""
+    """Does this block's OFF stretch follow a stretch with the work on? The agent says so; a row from before it did is judged by
+    its order and the block before it.
+    """
+    said = row.extra.get("after_on")
+    if isinstance(said, bool):
+        return said
     if row.order == "on_first":
         return True
     return previous is not None and previous.order == "off_first" and previous.number == row.number - 1

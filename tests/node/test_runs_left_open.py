@@ -391,19 +391,16 @@ def test_what_a_program_does_after_the_washout_speaks_against_nobody(runs: Runs,
     assert runs.end("r", "no slowdown shown", None, {})["ending"] == "no slowdown shown"
 
 
-@pytest.mark.parametrize("why", ["not held", "in its arms", "its row is not kept"])
+@pytest.mark.parametrize("why", ["not held", "in its arms"])
 def test_the_washout_runs_only_while_the_work_is_seen_held_between_blocks(runs: Runs, why: str) -> None:
     active = driven(runs)
     child, root = a_program()
     runs.note_left("r", Left.now(frozenset({root}), "on", 60.0))
     active.in_arms = why == "in its arms"
-    if why == "its row is not kept":
-        runs.unkept["r"] = BlockRow(run="r", number=1, order="on_first", state="cut", reason="cut")
     after = aftermath(runs, held=why != "not held")
     for now_s in (100.0, 200.0, 900.0):
         after.step(now_s)
     assert Left.of(runs.record("r")["left"]) is not None
-    runs.unkept.clear()
     ended(child)
 
 
@@ -466,3 +463,43 @@ def test_harm_in_the_windows_of_a_damaged_record_is_its_ending(runs: Runs) -> No
     runs.journal.db.execute("UPDATE runs SET record = '{}'")
     runs.interrupt_stale()
     assert runs.record("r")["ending"] == "slowdown"
+
+
+def test_a_washout_that_is_over_stays_over_though_the_disk_was_full_or_a_row_not_kept(runs: Runs) -> None:
+    active = driven(runs)
+    child, root = a_program()
+    runs.note_left("r", Left.now(frozenset({root}), "on", 60.0))
+    runs.unkept["r"] = BlockRow(run="r", number=1, order="on_first", state="cut", reason="cut")
+    after = aftermath(runs)
+    after.step(100.0)
+    after.step(160.0)
+    assert active.left is None, "here it is known"
+    assert Left.of(runs.record("r")["left"]) is not None, "behind its row"
+    ended(child)
+    after.step(162.0)
+    assert after.agent.unsettled == set()
+    runs.unkept.clear()
+    after.step(164.0)
+    assert runs.record("r")["left"] is None
+
+
+def test_a_run_that_nobody_drives_any_more_ends_as_the_death_that_its_record_holds(runs: Runs) -> None:
+    left(runs)
+    child, root = a_program()
+    runs.note_left("r", Left.now(frozenset({root}), "on", 60.0))
+    ended(child)
+    assert runs.end("r", "interrupted", None, None)["ending"] == "harm_suspected"
+
+
+def test_a_run_that_was_let_go_in_its_block_is_left_to_the_block(runs: Runs) -> None:
+    driven(runs)
+    child, root = a_program()
+    runs.note_left("r", Left.now(frozenset({root}), "on", 60.0))
+    runs.active, runs.cut = None, {"r"}
+    ended(child)
+    after = aftermath(runs)
+    after.step(100.0)
+    assert after.agent.unsettled == set()
+    runs.cut.clear()
+    after.step(102.0)
+    assert after.agent.unsettled == {"r"}

@@ -36,7 +36,7 @@ class Node:
     def note_left(self, run: str, left: Left, *, keep: bool = True) -> None:
         self.noted += [left] if keep else []
 
-    def members(self, rule: str) -> frozenset[tuple[int, int]]:
+    def members(self, rule: str, older_s: float) -> frozenset[tuple[int, int]]:
         return self.program
 
     def evaluate(self, how: str) -> None: ...
@@ -188,3 +188,18 @@ def test_a_death_that_a_block_saw_is_not_taken_off_the_record_before_its_row_is_
     assert node.noted[-1].program == {FIRST}
     assert node.active.left is not None
     assert node.active.left.program == set()
+
+
+@pytest.mark.parametrize("after", ["on", "off", None])
+def test_a_death_in_the_first_washout_of_a_block_counts_by_what_ran_before_it_and_not_by_the_rows(
+    monkeypatch: pytest.MonkeyPatch, after: Arm | None
+) -> None:
+    """The block before may have ended in its first arm, or so long ago that its washout is over."""
+    node = Granting(monkeypatch)
+    node.active.left = None if after is None else Left.now(node.program, after, 60.0)
+    node.pulses = [lambda: node.sees({SUCCESSOR})]
+    row = node.block(6, "off_first")
+    assert (row.reason, row.reason_arm, row.extra["part"]) == ("program_died", "off", "washout")
+    for order in ("on_first", "off_first"):
+        before = BlockRow(run="r", number=5, order=order, state="left_out", reason="phase", reason_arm="off")
+        assert (harm_suspected([before, row]) is not None) == (after == "on")

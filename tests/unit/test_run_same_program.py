@@ -40,6 +40,7 @@ class Stub:
         self.seen = list(seen)
         self.rows: dict[int, Any] = {}
         self.unkept: dict[str, Any] = {}
+        self.cut: set[str] = set()
         spec = SimpleNamespace(seed=0, rule="trainer")
         self.active = SimpleNamespace(run="r", spec=spec, measuring=None, left=None, asks=lambda: None)
         self.runs = self.journal = self

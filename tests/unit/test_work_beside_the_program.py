@@ -65,7 +65,7 @@ class AgentStub:
         self.track = Track()
         self.program = frozenset({(7, 1), (8, 1)})
 
-    def members(self, rule: str) -> frozenset[tuple[int, int]]:
+    def members(self, rule: str, older_s: float) -> frozenset[tuple[int, int]]:
         return self.program
 
     def program_devices(self, rule: str) -> frozenset[str] | None:
