@@ -102,7 +102,7 @@ class Builds:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._held: set[int] = set()
+        self._held: set[_End] = set()
         self._over = False
         self._on_hold: tuple[str | None, str | None] = (None, None)
         self._insisted: Counter[Path] = Counter()
@@ -187,8 +187,9 @@ class Builds:
             group.set_tenth()
         elif group is not None:
             group.set_idle(True)
-        watched, held = (end.detach() for end in socket.socketpair())
-        os.set_blocking(held, False)
+        watched, ours = (end.detach() for end in socket.socketpair())
+        os.set_blocking(ours, False)
+        held = _End(ours)
         with self._lock:
             self._held.add(held)
         try:
@@ -260,22 +261,29 @@ class Builds:
         for held in list(self._held):
             self._let_go(held)
 
-    def _heard(self, held: int) -> bytes:
+    def _heard(self, held: _End) -> bytes:
         """What the build's shell said since it was last asked."""
         with self._lock:
             if held not in self._held:
                 return b""
             try:
-                return os.read(held, 64)
+                return os.read(held.fd, 64)
             except OSError:  # nothing yet, or the shell is gone
                 return b""
 
-    def _let_go(self, held: int) -> None:
+    def _let_go(self, held: _End) -> None:
         """The build ends of it; a second time does nothing."""
         with self._lock:
             if held in self._held:
                 self._held.discard(held)
-                os.close(held)
+                os.close(held.fd)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _End:
+    """The agent's end of one build's socket: itself and no other, though another's may get its number once it is closed."""
+
+    fd: int
 
 
 @dataclass(slots=True)

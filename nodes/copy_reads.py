@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -9,8 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nodes.bundles import bundle_digest, bundle_seal
+from policies.refusal import Refused
 
 __all__ = ["UNREADABLE", "CopyReads", "touched"]
+
+log = logging.getLogger(__name__)
 
 UNREADABLE = "unreadable"
 
@@ -50,7 +54,14 @@ class CopyReads:
                 return
             read = self._running[short] = _Read(first)
         args = (short, bundle, known, read)
-        threading.Thread(target=self._read, args=args, name=f"read {short}", daemon=True).start()
+        try:
+            threading.Thread(target=self._read, args=args, name=f"read {short}", daemon=True).start()
+        except RuntimeError as error:
+            with self._lock:
+                del self._running[short]
+            read.done.set()
+            why = f"its copy has to be read again and cannot be now: {error}"
+            raise Refused("MODULE_NOT_READY", f"module {short}", why, f"cotenant module doctor {short}") from None
 
     def running(self, short: str) -> bool:
         return short in self._running
@@ -73,7 +84,10 @@ class CopyReads:
                 seal = bundle_seal(bundle)
                 try:
                     found = bundle_digest(bundle)
-                except OSError:
+                except (
+                    Exception
+                ) as error:  # a name that is no text, no memory: what cannot be read is not what was added
+                    log.warning("the copy of module %s cannot be read: %s", short, error)
                     seal, found = None, UNREADABLE
             self._done(short, bundle, known, seal, found)
         finally:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import itertools
 import os
 import shutil
 import threading
@@ -73,6 +74,9 @@ class ModuleStore:
         self.builds = Builds()
         self._lock = threading.RLock()
         self._states: dict[str, ModuleState] = {}
+        # Adding takes long: by module, which of those that were begun is in force. None that was begun before it comes after it.
+        self._turns = itertools.count(1)
+        self._in_force: dict[str, int] = {}
         # Why the last try of a module was not heard to its end.
         self._unheard: dict[str, str] = {}
         self._reads = CopyReads(self._was_read)
@@ -204,7 +208,7 @@ class ModuleStore:
         return self._add(path, by_owner=by_owner, insists=insists)
 
     def _add(self, path: Path, *, by_owner: bool, insists: bool) -> ModuleState:
-        path = Path(path)
+        path, turn = Path(path), next(self._turns)
         if not (path / MANIFEST).is_file():
             why = "is no folder" if not path.is_dir() else f"holds no {MANIFEST}"
             raise Refused("MODULE_NO_BUNDLE", f"bundle {path}", why, "name the folder that holds the module's manifest")
@@ -227,6 +231,12 @@ class ModuleStore:
             state = self._with_environment(state, insists=insists)
         if manifest is not None and not state.why:
             state = self._asked(state, insists=insists)
+        with self._lock:
+            if turn < self._in_force.get(short, 0):
+                why = "another bundle of the module was added while this one was built or asked"
+                raise Refused("MODULE_NOT_ADDED", f"bundle {path}", why, f"cotenant module add {path}")
+            if not state.unheard:
+                self._in_force[short] = turn
         return self._keep(state)
 
     def _check_name(self, short: str, manifest: Manifest | None) -> None:
@@ -269,7 +279,13 @@ class ModuleStore:
             if state.unheard:
                 return DoctorReport("undetected", self._keep(state).why, [], {}, [], ended=True)
             if state.manifest is not None and (state.doctor is not None or not state.why):
-                state = self._keep(self._asked(state, insists=insists))
+                asked = self._asked(state, insists=insists)
+                with self._lock:
+                    now = self._states.get(state.short)
+                if now is not None and (now.digest, now.added_by_owner) != (state.digest, state.added_by_owner):
+                    why = "another bundle of the module was added while its doctor was asked; ask it again"
+                    return DoctorReport("undetected", why, [], {}, [])
+                state = self._keep(asked)
         return state.doctor or DoctorReport("undetected", state.why, [], {}, [])
 
     def _asked(self, state: ModuleState, *, insists: bool) -> ModuleState:

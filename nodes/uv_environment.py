@@ -118,9 +118,11 @@ class _Asked:
 def _alone(path: Path, asked: _Asked) -> Iterator[None]:
     """Other processes may build for hours: whoever waits for them stops waiting when its agent stops."""
     with contextlib.ExitStack() as waiting, open(path, "a") as lock:
-        if asked.insists:
-            waiting.enter_context(asked.builds.insisting(path))
+        insisting = False
         while True:
+            if not insisting and asked.is_insisted():
+                insisting = True
+                waiting.enter_context(asked.builds.insisting(path))
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break

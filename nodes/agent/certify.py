@@ -122,6 +122,7 @@ class Certifier:
         except ValueError as error:
             raise _refused(run, f"a block of its cannot be understood: {error}", "measure it anew") from None
         await self._washout_is_over(run)
+        await self.subject.look_at_copies()
         against = no_certificate(spec, rows)
         if against:
             raise _refused(run, "; ".join(against))
@@ -133,6 +134,7 @@ class Certifier:
                 run, f"recomputed from the node's own journal its verdict is '{decided['verdict']}'", about="verdict"
             )
         now_print = await self.subject.fingerprint(spec.rule)
+        # Nothing is awaited from here on: what is looked at is what is signed.
         then_print = Fingerprint.model_validate(record["fingerprint"])
         changed = differences(then_print, now_print)
         if changed:
@@ -143,7 +145,6 @@ class Certifier:
         if then != now if then is not None else version != now_version:
             raise _refused(run, f"the protection section changed meanwhile (version {version} → {now_version})")
         digests = {item["module"]: item["digest"] for item in record["work"]}
-        await self.subject.look_at_copies()
         for module in digests:
             found = self.agent.modules.get(module)
             if found is not None and found.being_read:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from nodes.agent.block import BlockRunner
@@ -18,6 +19,7 @@ from policies.harness.schedule import coin
 from policies.harness.spec import RunSpec
 from policies.harness.verdict import Verdict
 from policies.refusal import Refused
+from policies.section import digest as section_digest
 
 if TYPE_CHECKING:
     from nodes.agent.active_run import ActiveRun
@@ -56,8 +58,13 @@ class Measurer:
         reviewed_by: str,
         flow_run_id: str | None,
         sweep: dict[str, Any] | None = None,
+        *,
+        free: Callable[[], None] = lambda: None,
     ) -> dict[str, Any]:
-        """Take the run lock. Everything that could only fail later is checked here again: time passed since the plan."""
+        """Take the run lock. Everything that could only fail later is checked here again: time passed since the plan.
+
+        ``free`` refuses where something is under way that a run cannot stand.
+        """
         runs = self.agent.runs
         runs.check_free(run, holder)
         old = self.agent.journal.run(run)
@@ -70,6 +77,10 @@ class Measurer:
             await self.planner.plan(spec, holder)
             runs.check_free(run, holder)
         facts |= {"reviewed_by": reviewed_by, "flow_run_id": flow_run_id, "sweep": sweep}
+        free()
+        if facts["section_digest"] != section_digest(self.agent.section_text):
+            why = "the protection section was set while the run began"
+            raise Refused("RUN_SECTION_SET", f"run {run}", why, "start it again")
         resumed = runs.begin(run, spec, holder, facts)
         if resumed:
             runs.close_started_blocks(run)

@@ -154,7 +154,8 @@ class Subject:
         """On a resume queued work may have run out; what counts is that the bundles are the same."""
         if old is None:
             return self.work(spec)
-        now = {m.module: m for m in self.agent.modules.list() if m.state == "ready"}
+        # one whose copy is being read stands: nothing starts from it before that, and nothing is certified
+        now = {m.module: m for m in self.agent.modules.list() if m.stands}
         return [
             {**item, "version": now[item["module"]].version, "digest": now[item["module"]].digest}
             if item["module"] in now

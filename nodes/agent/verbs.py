@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -345,6 +346,13 @@ class Verbs:
         flow_run_id: str | None = None,
         sweep: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
+        self._check_not_adding(run)
+        who = _holder(peer, holder)
+        # asked again when everything was waited for: an addition that began meanwhile is stopped by no hold if a person insists on it
+        free = partial(self._check_not_adding, run)
+        return await self.measurer.begin(run, _spec(spec), who, reviewed_by, flow_run_id, sweep, free=free)
+
+    def _check_not_adding(self, run: str) -> None:
         if self._adding:
             raise Refused(
                 "MODULE_BUILDING",
@@ -352,8 +360,6 @@ class Verbs:
                 "a module is being added or asked, which would disturb both windows",
                 "start it when that is done: cotenant module list",
             )
-        who = _holder(peer, holder)
-        return await self.measurer.begin(run, _spec(spec), who, reviewed_by, flow_run_id, sweep)
 
     async def run_block(self, peer: Peer, run: str, number: int, order: Order) -> dict[str, Any]:
         return await self.measurer.block(run, number, order, peer)

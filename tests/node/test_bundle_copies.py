@@ -17,6 +17,7 @@ import pytest
 
 import nodes.bundles
 import nodes.copy_reads
+import nodes.modules
 from nodes.agent.core import Agent
 from nodes.agent.subject import Subject
 from nodes.bundles import bundle_digest, copy_bundle
@@ -284,3 +285,69 @@ def test_a_link_to_a_folder_of_the_bundle_leads_into_the_copy(tmp_path: Path) ->
     (source / "now").symlink_to(source / "new")
     assert copy_bundle(source, tmp_path / "copy") == bundle_digest(source)
     assert (tmp_path / "copy" / "now" / "a.py").resolve() == (tmp_path / "copy" / "new" / "a.py").resolve()
+
+
+def test_a_copy_that_cannot_be_read_for_whatever_reason_is_not_what_was_added(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name that is no text, or no memory: the reader may not die of it and leave the module ready."""
+    state, runner = copy_of(rig)
+
+    def read(path: Path) -> str:
+        raise UnicodeEncodeError("utf-8", "\udcff", 0, 1, "surrogates not allowed")
+
+    monkeypatch.setattr(nodes.copy_reads, "bundle_digest", read)
+    os.utime(runner, ns=(1, 1))
+    looked(rig.modules)
+    found = rig.modules.get("stranger")
+    assert found is not None
+    assert (found.state, found.changed) == ("not_ready", True)
+    assert state.state == "ready"
+
+
+def test_a_reader_that_cannot_be_started_leaves_nothing_waiting_and_starts_nothing(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, runner = copy_of(rig)
+    os.utime(runner, ns=(1, 1))
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", lambda thread: (_ for _ in ()).throw(RuntimeError("no thread")))
+        with pytest.raises(Refused, match="no thread"):
+            rig.modules.check("stranger")
+    looked(rig.modules)
+    assert rig.modules.ready("stranger")[0]
+
+
+def test_an_addition_that_takes_longer_replaces_none_that_was_begun_after_it(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late, began = threading.Event(), threading.Event()
+    doctor = nodes.modules.run_doctor
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        if threading.current_thread().name == "late":
+            began.set()
+            assert late.wait(PATIENCE_S)
+        return doctor(*args, **kwargs)
+
+    monkeypatch.setattr(nodes.modules, "run_doctor", slow)
+    first, second = foreign(tmp_path / "1", COOPERATIVE), foreign(tmp_path / "2", COOPERATIVE)
+    edit(first / "runner.py")
+    refused: list[Refused] = []
+
+    def add() -> None:
+        try:
+            rig.modules.add(first)
+        except Refused as no:
+            refused.append(no)
+
+    thread = threading.Thread(target=add, name="late")
+    thread.start()
+    assert began.wait(PATIENCE_S)
+    state = rig.modules.add(second)
+    late.set()
+    thread.join(PATIENCE_S)
+    assert [no.code for no in refused] == ["MODULE_NOT_ADDED"]
+    now = rig.modules.get("stranger")
+    assert now is not None
+    assert now.digest == state.digest
