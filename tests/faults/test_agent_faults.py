@@ -165,6 +165,8 @@ def test_a_changed_section_or_program_ends_the_resumed_run_and_says_what_changed
     assert refused.value.code == "RUN_CHANGED"
     assert "section" in refused.value.why
     rig.client.call("section_set", text=rig.section(), by="test")
+    # a death in the washout after ON would be the run's ending
+    wait_for("the washout is over", lambda: rig.client.call("run_show", run="run-1")["left"] is None)
     rig.started[1].kill()
     rig.started[1].wait(10)
     rig.stepper.write_text(rig.stepper.read_text() + "\n# another version\n")

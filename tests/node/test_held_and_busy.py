@@ -12,6 +12,7 @@ from nodes.agent.core import Agent
 from nodes.agent.enforcing import Enforcing
 from nodes.agent.verbs import Verbs
 from nodes.meters.reading import Unreadable
+from policies.governed import Work
 from policies.section import digest
 
 
@@ -87,6 +88,7 @@ def test_a_unit_left_the_gpu_where_the_meter_reads_so_since_it_was_held(
 def test_an_agent_asks_its_meter_before_it_believes_a_pause_on_a_gpu(tmp_path: Path) -> None:
     """Of a module that is gone it cannot be told that it is on none, and no meter has read it."""
     agent = Agent(tmp_path, "n", tmp_path / "none")
+    agent.governing.work_of_attempt = lambda attempt: Work("m", "s", None)  # type: ignore[method-assign]
     assert agent.jobs._off_gpu(held()) is False
     agent.journal.close()
 
