@@ -209,7 +209,7 @@ CERTIFICATES = [
     Mutant(
         "a death after the last window is nobody's",
         "nodes/agent/runs.py",
-        "if active is not None and active.measuring is None and ending not in HARM:",
+        "if (active is None or active.measuring is None) and ending not in HARM:",
         "if False:",
         ("tests/node/test_runs_left_open.py",),
     ),
@@ -223,7 +223,7 @@ CERTIFICATES = [
     Mutant(
         "a left-out block leaves nothing to compare the program with",
         "nodes/agent/block.py",
-        "            if self.started is not None:\n                self._leave()",
+        "            if self.started is not None:\n                self._leave(keep=False)",
         "            pass",
         ("tests/unit/test_block_between.py",),
     ),
