@@ -371,8 +371,12 @@ class Runs:
             self.lefts.setdefault(run, left)
 
     def note_death(self, run: str) -> None:
-        """A program that ended since ON, with no block to tell it, gets a row of its own: harm must not be voided away."""
+        """A program that ended since ON, with no block to tell it, gets a row of its own: harm must not be voided away. A run that has
+        ended gets none: its rows are what its ending was judged by.
+        """
         record = self.journal.run(run) or {}
+        if record.get("state") != "open":
+            return
         left = Left.of(record.get("left"))
         if left is not None and left.arm == "on" and left.ended():
             number = self.next_number(run)

@@ -503,3 +503,13 @@ def test_a_run_that_was_let_go_in_its_block_is_left_to_the_block(runs: Runs) -> 
     runs.cut.clear()
     after.step(102.0)
     assert after.agent.unsettled == {"r"}
+
+
+def test_a_run_that_has_ended_gets_no_row_of_what_came_after_it(runs: Runs) -> None:
+    driven(runs)
+    child, root = a_program()
+    runs.note_left("r", Left.now(frozenset({root}), "on", 60.0))
+    assert runs.end("r", "no slowdown shown", None, {})["ending"] == "no slowdown shown"
+    ended(child)
+    assert runs.end("r", "no slowdown shown", None, {})["ending"] == "no slowdown shown", "its flow asks once more"
+    assert runs.blocks("r") == []
