@@ -204,14 +204,14 @@ CERTIFICATES = [
         "nodes/agent/runs.py",
         "if left is not None and left.ended():",
         "if False:",
-        ("tests/node/test_runs_left_open.py",),
+        ("tests/node/test_program_left.py",),
     ),
     Mutant(
         "a death after the last window is nobody's",
         "nodes/agent/runs.py",
         "if (active is None or active.measuring is None) and ending not in HARM:",
         "if False:",
-        ("tests/node/test_runs_left_open.py",),
+        ("tests/node/test_program_left.py",),
     ),
     Mutant(
         "a death while a block waits to begin is nobody's",
